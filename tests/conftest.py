@@ -8,12 +8,12 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import chdir, contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import hypothesis
@@ -75,7 +75,7 @@ def haste():
     """
     from topr_exp.config import compose_overrides
 
-    compositions: dict[Any, Any] = {}
+    compositions = {}
     init = compose_overrides.Composer.__init__
 
     def init_with_shared_compositions(self, args):
@@ -110,6 +110,20 @@ def loader_with_shared_choices(new_loader):
 
 
 # ---- surroundings of a command
+
+
+def run_python(*arguments, **options):
+    """What a new Python did that was given these arguments; it starts in the repository's folder."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, **{"cwd": ROOT, "capture_output": True, "text": True} | options)
+
+
+@pytest.fixture
+def sweep_of_two(tmp_path):
+    """The folder of a sweep of a finished run (topr) and one that was killed (tis)."""
+    from tests.run_folders import make_sweep_of_two
+
+    return make_sweep_of_two(tmp_path / "sweep")
 
 
 @contextmanager
@@ -280,12 +294,17 @@ def last_of_each(words):
     return list(last.values())
 
 
-def config_of(*arguments):
-    """The checked settings of one run; of a key given twice, the last."""
+def plan_of(*words):
+    """The runs that a command line stands for."""
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
 
-    (job,) = plan(parse_arguments(last_of_each(arguments))).jobs
+    return plan(parse_arguments(words))
+
+
+def config_of(*arguments):
+    """The checked settings of one run; of a key given twice, the last."""
+    (job,) = plan_of(*last_of_each(arguments)).jobs
     return job.config
 
 
@@ -301,6 +320,14 @@ def smoke(tmp_path_factory):
 
     config = small_config(tmp_path_factory.mktemp("smoke"))
     return config, run(config)
+
+
+@pytest.fixture
+def copied_smoke(smoke, tmp_path):
+    """The settings of a copy of this run, whose files a test may change."""
+    config, _ = smoke
+    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
+    return small_config(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +347,11 @@ def each_row(names, table, *, literals=False):
     if literals:
         rows = [list(map(ast.literal_eval, row)) for row in rows]
     return pytest.mark.parametrize(names.split(), rows)
+
+
+def document(name):
+    """The text of a page of docs/."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
 def lines_of(path):
@@ -346,12 +378,35 @@ def names_in(folder):
     return {path.name for path in folder.iterdir()}
 
 
+def contents(folder):
+    """The content of every file below a folder, by its path from there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_file(path, text=""):
+    """Write a text file, whose folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def append_text(path, text):
+    with path.open("a") as file:
+        file.write(text)
+
+
 def write_lines(path, rows):
     """Write a JSON Lines file; a row that is text is written as it is."""
-    path.parent.mkdir(exist_ok=True)
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
+    return write_file(path, "".join(f"{line}\n" for line in lines))
+
+
+def sums(count, start=0, answer="{}", **fields):
+    """Rows of so many problems, "What is 5 + 1?" where `start` is 5; answer: the form of theirs."""
+    rows = []
+    for number in range(start, start + count):
+        rows.append({"question": f"What is {number} + 1?", "answer": answer.format(number + 1), **fields})
+    return rows
 
 
 @pytest.fixture

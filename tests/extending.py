@@ -4,14 +4,13 @@ import re
 import sys
 from contextlib import contextmanager
 
-from tests.conftest import ROOT, at_work_in
+from tests.conftest import at_work_in, document, write_file
 from topr_exp.runs import preflight
 
 
 def section(page, title):
     """The text of a page between this heading and the next of its level."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return document(page).partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def list_items(text):
@@ -33,9 +32,7 @@ def project(folder, *parts):
     """A folder with the files of these parts, and nothing else; the working folder, as for the reader."""
     for part in parts:
         for name, code in re.findall(r"`([\w/]+\.(?:py|yaml|toml))`:\n\n```\w+\n(.*?)```", part, re.DOTALL):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(code)
+            write_file(folder / name, code)
     with at_work_in(folder):
         forget()
         yield folder

@@ -4,9 +4,7 @@ import json
 import math
 import random
 
-from tests.conftest import config_of, write_lines
-from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.runs.plan import plan
+from tests.conftest import config_of, plan_of, write_lines
 from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import make_runs
 
@@ -120,7 +118,7 @@ def make_sweep_of_two(folder, *words):
     command = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}", *words]
     for algo in ("topr", "tis"):
         make_run(folder.parent, f"algo={algo}", f"name={folder.name}", steps=2, done=algo == "topr")
-    for run in make_runs(plan(parse_arguments(command)).jobs, command, []):
+    for run in make_runs(plan_of(*command).jobs, command, []):
         run.save()
     return folder
 

@@ -3,12 +3,10 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT, each_row
-from tests.run_folders import make_sweep_of_two
+from tests.conftest import ROOT, contents, each_row, run_python, write_file
 from tests.sweep_tools import answer
 
 # A command | its exit status | a part of the one line that it says, on standard error
@@ -59,9 +57,9 @@ topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, fi
 
 
 @each_row("words status message", MISTAKES)
-def test_a_mistake_is_one_line_and_a_status(words, status, message, tmp_path):
+def test_a_mistake_is_one_line_and_a_status(words, status, message, request):
     if "SWEEP" in words:
-        words = words.replace("SWEEP", str(make_sweep_of_two(tmp_path / "sweep")))
+        words = words.replace("SWEEP", str(request.getfixturevalue("sweep_of_two")))
 
     process = answer(*words.split())
 
@@ -69,12 +67,8 @@ def test_a_mistake_is_one_line_and_a_status(words, status, message, tmp_path):
     assert re.fullmatch(rf"error: .*{re.escape(message)}.*\n", process.stderr)
 
 
-def run_process(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, **options)
-
-
 def test_help_asked_for_halfway_names_groups_and_examples_in_a_process_of_its_own():
-    process = run_process(sys.executable, "-m", "topr_exp", "--help", "-m", "seed=0,1", "basline=-0.3", cwd=ROOT)
+    process = run_python("-m", "topr_exp", "--help", "-m", "seed=0,1", "basline=-0.3")
 
     assert (process.returncode, process.stderr) == (0, "")
     for path in (ROOT / "conf").iterdir():
@@ -97,13 +91,9 @@ def test_a_dry_run_of_fifty_runs(tmp_path):
 def test_clean_removes_environments_that_make_made_and_no_result(tmp_path):
     results = {"outputs/runs/RUN/model/weights", "outputs/store/imported/HASH/key.json", ".venv/a-users-own"}
     for name in (*results, ".venv-vllm/.made", ".venv-vllm/bin/python", ".mypy_cache/cache"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        write_file(tmp_path / name)
 
-    process = run_process("make", "-C", tmp_path, "-f", ROOT / "Makefile", "clean")
+    output = subprocess.check_output(["make", "-C", tmp_path, "-f", ROOT / "Makefile", "clean"], text=True)
 
-    assert process.returncode == 0, process.stderr
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {str(path.relative_to(tmp_path)) for path in files} == results
-    assert "kept .venv: it was there before make" in process.stdout
+    assert contents(tmp_path).keys() == results
+    assert "kept .venv: it was there before make" in output

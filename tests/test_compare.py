@@ -10,8 +10,9 @@ import pytest
 from tests import by_hand
 from tests.conftest import read_json, refused
 from tests.report.made_up import N, write_graded_run
+from tests.sweep_tools import answer
 from topr_exp import compare_runs
-from topr_exp.compare import choose_references, main
+from topr_exp.compare import choose_references
 from topr_exp.report import difference, read_groups
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
@@ -44,6 +45,20 @@ def write_run(folder, algo, seed=0, level=0.5, **settings):
     return np.stack([correct, invalid])
 
 
+def write_runs(folder, seeds_of_algo):
+    """A run of each algorithm and seed, in a folder of this name."""
+    for algo, seeds in seeds_of_algo.items():
+        for seed in seeds:
+            write_run(folder / f"{algo}{seed}", algo, seed)
+
+
+def printed(*words):
+    """The lines of a comparison."""
+    outcome = answer("topr_exp.compare", *words)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout.splitlines()
+
+
 def numbers(text):
     return list(map(float, re.findall(r"[-+]?\d+\.\d", text)))
 
@@ -61,7 +76,7 @@ FIGURES = {"pass@1": lambda correct, invalid: correct / N, "invalid": lambda cor
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, capsys):
+def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path):
     """The folders' names are in another order than the seeds, and in another one for each algorithm."""
     table = {"topr": [], "is": []}
     for algo, level, folders in (("topr", 0.6, "cab"), ("is", 0.4, "bca")):
@@ -71,7 +86,7 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
             table[algo].append(list(shares))
 
     frame = compare_runs(tmp_path, against="topr", figure=figure)
-    assert main([str(tmp_path), "--figure", figure, "--against", "topr"]) == 0
+    lines = printed(tmp_path, "--figure", figure, "--against", "topr")
 
     mean = frame.columns[1]
     for algo, shares in table.items():
@@ -84,16 +99,14 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
     assert frame["not_compared"].isna().all()
     remarks = "".join(frame.attrs["remarks"])
     assert ("topr has the highest mean" in remarks) == (figure != "invalid")
-    (line,) = re.findall(r"^is .*", capsys.readouterr().out, re.MULTILINE)
+    (line,) = [line for line in lines if line.startswith("is ")]
     shares_of_line = [number / 100 for number in numbers(line)]
     expected_shares = ends_of(frame, "is", mean) + ends_of(frame, "is", "difference")
     assert shares_of_line == pytest.approx(expected_shares, abs=0.00051)
 
 
 def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(tmp_path):
-    for algo in ("topr", "naive"):
-        for seed in (0, 1):
-            write_run(tmp_path / f"before/{algo}{seed}", algo, seed)
+    write_runs(tmp_path / "before", {"topr": (0, 1), "naive": (0, 1)})
     folder = shutil.move(tmp_path / "before", tmp_path / "moved")
 
     frame, table = compare_runs(folder), groups_frame(group_runs(find_runs([folder])))
@@ -116,31 +129,24 @@ def test_groups_of_other_test_problems_are_told_apart_and_not_compared(tmp_path)
     assert frame["not_compared"].dropna().to_dict() == {"test=2": "other test problems"}
 
 
-def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path, capsys):
+def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path):
     for algo, lr in (("topr", 1e-4), ("tis", 1e-3)):
         write_run(tmp_path / algo, algo, optim={"lr": lr})
     shutil.copytree(tmp_path / "tis", tmp_path / "tis_again")
 
-    assert main([str(tmp_path), "--against", "topr"]) == 0
+    outcome = answer("topr_exp.compare", tmp_path, "--against", "topr")
 
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == "also differs: optim.lr (0.0001, 0.001)"
-    assert [line.split()[1] for line in out.splitlines()[1:3]] == ["1", "1"]
-    assert err == "warning: tis_again has the settings and seeds of tis: counted once\n"
-
-
-SEEDS = {"a": (0, 1, 2), "b": (1, 2, 3), "c": (1,), "d": (9,)}  # by algorithm
+    _, first_line, second_line, *_, last_line = outcome.stdout.splitlines()
+    assert first_line.split()[1] == second_line.split()[1] == "1"
+    assert last_line == "also differs: optim.lr (0.0001, 0.001)"
+    assert outcome.stderr == "warning: tis_again has the settings and seeds of tis: counted once\n"
 
 
-def test_a_line_ends_with_what_it_rests_on(tmp_path, capsys):
-    for algo, seeds in SEEDS.items():
-        for seed in seeds:
-            write_run(tmp_path / f"{algo}{seed}", algo, seed)
+def test_a_line_ends_with_what_it_rests_on(tmp_path):
+    write_runs(tmp_path, {"a": (0, 1, 2), "b": (1, 2, 3), "c": (1,), "d": (9,)})
 
-    assert main([str(tmp_path)]) == 0
+    endings = [line.rpartition("  ")[2] for line in printed(tmp_path)[1:5]]
 
-    lines = capsys.readouterr().out.splitlines()[1:5]
-    endings = [line.split("  ")[-1].strip() for line in lines]
     assert endings == ["3 seeds, problems", "2 seeds, problems", "problems", "no seed in common"]
     shutil.rmtree(tmp_path / "a0/store")
     reasons = compare_runs(tmp_path)["not_compared"].dropna()
@@ -148,9 +154,7 @@ def test_a_line_ends_with_what_it_rests_on(tmp_path, capsys):
 
 
 def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_path):
-    for algo, seeds in {"is": (1, 2, 3), "topr": (0, 1, 2)}.items():
-        for seed in seeds:
-            write_run(tmp_path / f"{algo}{seed}", algo, seed)
+    write_runs(tmp_path, {"is": (1, 2, 3), "topr": (0, 1, 2)})
 
     groups = read_groups(tmp_path)
     interval = difference(groups["topr"], groups["is"])
@@ -184,14 +188,14 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
         choose_references(groups, "ppo")
 
 
-def test_mistakes_are_one_line(tmp_path, capsys):
-    for algo in ("topr", "naive"):
-        write_run(tmp_path / "runs" / algo, algo)
-    topr = tmp_path / "runs/topr"
+def test_mistakes_are_one_line(tmp_path):
+    write_runs(tmp_path / "runs", {"topr": (0,), "naive": (0,)})
+    topr = tmp_path / "runs/topr0"
 
     def error_of(status, *words):
-        assert main([*map(str, words)]) == status
-        return capsys.readouterr().err
+        outcome = answer("topr_exp.compare", *words)
+        assert outcome.returncode == status
+        return outcome.stderr
 
     assert "error: --against p̃=1: no such group; allowed: naive; topr" in error_of(2, topr.parent, "--against", "p~=1")
     assert error_of(1, tmp_path / "nowhere") == f"error: {tmp_path / 'nowhere'}: no such folder\n"

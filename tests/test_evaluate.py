@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import at_work_in, column, config_of, lines_of, names_in, read_json, refused, small_config
+from tests.conftest import (
+    at_work_in,
+    column,
+    config_of,
+    each_row,
+    lines_of,
+    names_in,
+    read_json,
+    refused,
+    small_config,
+)
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import compose_settings, main
@@ -115,10 +125,13 @@ def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
     assert results["figures"]["pass@1"] == final["pass@1"]
 
 
-@pytest.mark.parametrize(
-    "text, fault",
-    [("{", "run/config.json holds no JSON object"), ('{"resolved": {"model": []}}', "no settings of a run")],
-)
+UNREADABLE = """
+{ | run/config.json holds no JSON object
+{"resolved": {"model": []}} | no settings of a run
+"""
+
+
+@each_row("text fault", UNREADABLE)
 def test_a_run_whose_settings_cant_be_read_is_not_evaluated_by_others(text, fault, copied, tmp_path, capsys):
     (copied / "config.json").write_text(text)
     assert main([f"model={copied / 'model'}", f"output_dir={tmp_path}"]) == 2
@@ -180,48 +193,42 @@ def pack_setting(group, **values):
     return lambda folder, marker: change_settings(folder, group, values)
 
 
-@pytest.mark.parametrize(
-    "pack, status, message, permission",
-    [
-        (pack_tokenizer, 1, "contains custom code", "model.trust_remote_code=true"),
-        (pack_interpreter, 2, "no vLLM in that environment", None),
-        (
-            pack_setting("data", grader={"_target_": "brought.grade"}),
-            2,
-            "data.grader._target_=brought.grade of the run that wrote",
-            "data.grader={_target_: brought.grade}",
-        ),
-        (
-            pack_setting("sampler", _target_="brought.Own", name="own"),
-            2,
-            "sampler._target_=brought.Own of the run",
-            None,
-        ),
-        (
-            pack_setting("data", _target_="brought.Source"),
-            2,
-            "data._target_=brought.Source of the run that wrote",
-            None,
-        ),
-        (pack_yaml, 2, "brought: expected one of gsm8k, math", None),
-        (pack_setting("data", seed={"a:1,b": 1}), 2, "data.seed={'a:1,b': 1}: expected a whole number", None),
-    ],
-    ids=["tokenizer", "interpreter", "grader", "sampler", "source", "yaml", "key"],
-)
-def test_nothing_that_a_folder_brings_is_run(pack, status, message, permission, copied, marker, tmp_path, capsys):
+PACKING = {
+    "tokenizer": pack_tokenizer,
+    "interpreter": pack_interpreter,
+    "grader": pack_setting("data", grader={"_target_": "brought.grade"}),
+    "sampler": pack_setting("sampler", _target_="brought.Own", name="own"),
+    "source": pack_setting("data", _target_="brought.Source"),
+    "yaml": pack_yaml,
+    "key": pack_setting("data", seed={"a:1,b": 1}),
+}
+# What is packed | the status | what is said | what permits it, - for nothing
+PACKED = """
+tokenizer | 1 | contains custom code | model.trust_remote_code=true
+interpreter | 2 | no vLLM in that environment | -
+grader | 2 | data.grader._target_=brought.grade of the run that wrote | data.grader={_target_: brought.grade}
+sampler | 2 | sampler._target_=brought.Own of the run | -
+source | 2 | data._target_=brought.Source of the run that wrote | -
+yaml | 2 | brought: expected one of gsm8k, math | -
+key | 2 | data.seed={'a:1,b': 1}: expected a whole number | -
+"""
+
+
+@each_row("name status message permission", PACKED)
+def test_nothing_that_a_folder_brings_is_run(name, status, message, permission, copied, marker, tmp_path, capsys):
     """The same code is run where the command line names it."""
     (copied / "brought.py").write_text(code_with(marker, "def grade(*_):\n    return 'correct'\n"))
-    pack(copied, marker)
+    PACKING[name](copied, marker)
     words = [f"model={copied}", f"output_dir={tmp_path / 'out'}", *SMALL]
 
     with at_work_in(copied):
-        assert main(words) == status
+        assert main(words) == int(status)
 
         error = capsys.readouterr().err
         assert message in error
         assert error.count("error: ") == 1
         assert "Traceback" not in error
         assert not marker.exists()
-        if permission is not None:
+        if permission != "-":
             assert main([*words, permission]) == 0
             assert marker.exists()

@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 import time
 import weakref
 from collections import Counter
@@ -51,27 +50,25 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
 
 
-# The kind of rewards, and the schedule | the setting that decides the weight of positives
+# The kind of rewards | the schedule | the setting that decides the weight of positives
 WEIGHT_KEYS = """
-pm1 offline | effective_positive
-pm1 on_policy | baseline
-zero_one offline | baseline
-zero_one on_policy | baseline
+pm1 | offline | effective_positive
+pm1 | on_policy | baseline
+zero_one | offline | baseline
+zero_one | on_policy | baseline
 """
 
 
-@each_row("case key", WEIGHT_KEYS)
-def test_advice_on_the_weight_of_positives_names_a_setting_that_such_a_run_has(case, key):
-    reward, schedule = case.split()
+@each_row("reward schedule key", WEIGHT_KEYS)
+def test_advice_on_the_weight_of_positives_names_a_setting_that_such_a_run_has(reward, schedule, key):
     config = config_of("experiment=smoke", f"data.reward={reward}", f"schedule={schedule}")
 
     assert open_report(config, needs_sampling=True).weight_key == key
 
 
-def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_path):
+def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, copied_smoke, tmp_path):
     """And those that differ in the sampler's seed what they are tested on, which has a seed of its own, 0."""
-    config, summary = smoke
-    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
+    _, summary = smoke
 
     of_other_training = run(small_config(tmp_path, "seed=5", "effective_positive=0.5", "optim.lr=1e-5"))
     of_other_samples = run(small_config(tmp_path, "sampler.seed=7"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scripts.real_model import write_real_model
-from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, read_json, write_lines
+from tests.conftest import SHARED_DATA, config_of, lines_of, read_json, write_lines
 from tests.plain_scoring import completion_logp
 from tests.sweep_tools import result
 from tests.training.broken_runs import break_off
@@ -90,14 +90,17 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+SHORT = """
+model=smollm2_135m model.dtype=float32 sampler=hf data=gsm8k data.train_problems=4 data.test_problems=2 data.n=2
+data.eval_n=1 sampler.max_new_tokens=24 sampler.prompts_per_shard=4 optim.batch_size=4 optim.micro_batch_size=4
+optim.lr=1e-5 cluster.threads=1
+"""
+
+
 def short_run(folder, model, *words):
     """The settings of a run of two updates; `words` replace what is given before them."""
-    return config_of(*last_of_each([
-        "model=smollm2_135m", f"model.path={model}", "model.dtype=float32", "sampler=hf", "data=gsm8k",
-        f"data.source={GSM8K}", "data.train_problems=4", "data.test_problems=2", "data.n=2", "data.eval_n=1",
-        "sampler.max_new_tokens=24", "sampler.prompts_per_shard=4", "optim.batch_size=4", "optim.micro_batch_size=4",
-        "optim.lr=1e-5", f"output_dir={folder}", "cluster.threads=1", *words,
-    ]))  # fmt: skip
+    places = [f"model.path={model}", f"data.source={GSM8K}", f"output_dir={folder}"]
+    return config_of(*SHORT.split(), *places, *words)
 
 
 @pytest.fixture(scope="module")

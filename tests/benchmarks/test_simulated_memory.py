@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import minutes
@@ -14,7 +12,7 @@ import torch
 from simulated_memory import Case
 
 import topr_exp
-from tests.conftest import ROOT, needs_peft
+from tests.conftest import ROOT, document, each_row, needs_peft, run_python
 
 GIB = 2**30
 
@@ -86,8 +84,7 @@ class Update:
 @pytest.fixture(scope="module")
 def updates():
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'benchmarks'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", UPDATES]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    process = run_python("-c", UPDATES, env=environment)
     assert process.returncode == 0, process.stderr
     costs = json.loads(process.stdout.splitlines()[-1])
     names = ("FSDP of 8", "FSDP of 8, float32", "FSDP of 16", "HSDP of 16")
@@ -99,15 +96,15 @@ def sent_in_ring(size, processes, rounds=1):
     return pytest.approx(rounds * (processes - 1) / processes * size / GIB, rel=1e-6)
 
 
+SHARDED = """
+"FSDP of 8" | 2 | 8 | "within a machine"
+"FSDP of 8, float32" | 4 | 8 | "within a machine"
+"FSDP of 16" | 2 | 16 | "between machines"
+"""
+
+
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "name, bytes_a_block_weight, processes, reach",
-    [
-        ("FSDP of 8", 2, 8, "within a machine"),
-        ("FSDP of 8, float32", 4, 8, "within a machine"),
-        ("FSDP of 16", 2, 16, "between machines"),
-    ],
-)
+@each_row("name bytes_a_block_weight processes reach", SHARDED, literals=True)
 def test_a_sharded_process_sends_weights_twice_and_sums(updates, name, bytes_a_block_weight, processes, reach):
     weights = 2 * bytes_a_block_weight * BLOCK_WEIGHTS + 4 * OTHER_WEIGHTS
     sums = 4 * (BLOCK_WEIGHTS + OTHER_WEIGHTS) + OPTIMIZER_BYTES
@@ -140,7 +137,7 @@ def test_the_document_holds_the_minutes_that_are_derived():
     stages_of_layout = [minutes.stages(layout, config) for layout in minutes.LAYOUTS]
     one_gpu, _, eight_processes, eight_runs = [round(sum(stages.values())) for stages in stages_of_layout]
     training = round(stages_of_layout[0]["training"])
-    page = (ROOT / "docs/performance.md").read_text()
+    page = document("performance.md")
 
     assert f"{one_gpu} minutes on one H200, {training} of them training" in page
     assert f"{eight_processes} on eight H100 by\n`cluster.processes=8`, {eight_runs} by `cluster.jobs=8`" in page
@@ -163,7 +160,7 @@ def test_an_update_by_hand():
 def preset_table():
     """The cells of each preset's row in docs/models.md: title, memory of updates and of sampling, minutes."""
     table = {}
-    for line in (ROOT / "docs/models.md").read_text().splitlines():
+    for line in document("models.md").splitlines():
         if "B](https" in line:
             name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
             table[name.strip("`")] = cells

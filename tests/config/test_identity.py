@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.algorithms.tabular_policies import NAMES as LOSSES
-from tests.conftest import config_of, each_row
+from tests.conftest import config_of, each_row, plan_of
 from tests.extending import LOSS, project
-from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.yamls import loss_of_own_yaml
-from topr_exp.runs.plan import plan
 from topr_exp.schema import NOT_IDENTITY, run_name
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
@@ -124,7 +122,7 @@ experiment=fig7 algo=topr seed=0 | topr_gsm8k_tiny_lr3e-4_proportion_n_examples3
 
 @each_row("words beginning", SWEPT)
 def test_a_name_shows_what_a_command_line_varies_and_is_found_without(words, beginning, tmp_path):
-    job = plan(parse_arguments([*words.split(), f"output_dir={tmp_path}"])).jobs[-1]
+    job = plan_of(*words.split(), f"output_dir={tmp_path}").jobs[-1]
     assert job.folder.name[:-10] == beginning
 
     job.folder.mkdir(parents=True)

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, config_of, each_row, needs_gym, refused
+from tests.conftest import ROOT, config_of, each_row, needs_gym, plan_of, refused, write_file
 from topr_exp.algorithms.regressions import DPO
-from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.runs.plan import plan
 from topr_exp.schema import show
 from topr_exp.types import ConfigError
 
@@ -43,9 +41,9 @@ def yaml_choices():
 def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
     settings = NEEDED_SETTINGS.get(group, []) + NEEDED_SETTINGS.get(choice, [])
 
-    jobs = plan(parse_arguments([f"{group}={choice}", "dry_run=true", *settings])).jobs
+    planned = plan_of(f"{group}={choice}", "dry_run=true", *settings)
 
-    for job in jobs:
+    for job in planned.jobs:
         assert job.config.folder.parent.name == job.config.name
     assert "set and not read" not in capsys.readouterr().err
 
@@ -54,7 +52,7 @@ def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
 def test_every_yaml_has_every_field(group, schema):
     fields = {field.name for field in dataclasses.fields(schema)}
     for path in CONF.glob(f"{group}/*.yaml"):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(path.read_text())
         values = settings.get(group, settings)
         assert values["name"] == path.stem
         assert values.keys() == fields
@@ -98,8 +96,7 @@ vllm | slurm | vllm | 256
 @each_row("parts cluster sampler prompts", SAMPLERS)
 def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompts, working_folder, monkeypatch):
     for part in parts.split():
-        (working_folder / part).mkdir()
-        (working_folder / part / "__init__.py").write_text("raise RuntimeError('imported')")
+        write_file(working_folder / part / "__init__.py", "raise RuntimeError('imported')")
     monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", working_folder / "driver")
     words = ["--config-dir", str(working_folder), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
 
@@ -111,8 +108,7 @@ def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompt
 
 def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
     text = re.sub(r"  lora:.*\n", "", (CONF / "model/tiny.yaml").read_text())
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/mine.yaml").write_text(text)
+    write_file(tmp_path / "model/mine.yaml", text)
     words = ["--config-dir", str(tmp_path), "model=mine"]
     as_group = ["model.lora={rank: 6, alpha: 8, targets: all-linear}"]
     by_key = ["model.lora.rank=6", "model.lora.alpha=8", "model.lora.targets=all-linear"]
@@ -213,7 +209,7 @@ def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.rglob("*.yaml")]
     commands = []
     for page in pages:
-        commands += re.findall(r".*model=llama3_8b.*cluster=slurm\w*.*", page.read_text(encoding="utf-8"))
+        commands += re.findall(r".*model=llama3_8b.*cluster=slurm\w*.*", page.read_text())
 
     assert commands
     for command in commands:

@@ -12,14 +12,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import ROOT, config_of, each_row, refused
+from tests.conftest import ROOT, config_of, each_row, plan_of, refused, write_file
 from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
 from topr_exp.config.retired import RETIRED
 from topr_exp.config.yamls import CONF
-from topr_exp.runs.plan import plan
 from topr_exp.schema import Section, above, at_least, ranges, within
 from topr_exp.types import ConfigError
 
@@ -34,17 +33,13 @@ PLACEHOLDERS = {
 }
 
 
-def plan_of(*words):
-    return plan(parse_arguments(words))
-
-
 # ---- mistakes
 
 
 def mistakes():
     """The rows of mistakes.txt: words of a command line, and a part of the line that answers them."""
     rows = []
-    for row in Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").splitlines()[1:]:
+    for row in Path(__file__).with_name("mistakes.txt").read_text().splitlines()[1:]:
         command, _, message = row.partition(" | ")
         for placeholder, text in PLACEHOLDERS.items():
             command = command.replace(placeholder, text)
@@ -174,8 +169,7 @@ def test_a_text_has_the_users_own_words(setting, values):
 
 
 def test_a_number_in_the_place_of_a_text_is_refused_where_its_words_are_lost(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\ndata: {stop: [1e5]}\n")
+    write_file(tmp_path / "experiment/mine.yaml", "# @package _global_\ndata: {stop: [1e5]}\n")
 
     with refused(r"data.stop\[0\]=100000.0: expected text; a text that looks like a number needs quotes", ConfigError):
         config_of("--config-dir", str(tmp_path), "experiment=mine")
@@ -227,9 +221,9 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
 
 
 def test_a_yaml_of_the_users_hides_ours_for_this_command_alone(tmp_path):
-    (tmp_path / "algo").mkdir()
-    (tmp_path / "algo/dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
-    (tmp_path / "algo/1_0.yaml").write_text((CONF / "algo/dpo.yaml").read_text())
+    dpo = (CONF / "algo/dpo.yaml").read_text()
+    write_file(tmp_path / "algo/dpo.yaml", "_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
+    write_file(tmp_path / "algo/1_0.yaml", dpo)
     own_folder = ["--config-dir", str(tmp_path)]
 
     outcome = answer("topr_exp", *own_folder, "algo=dpo", "--cfg", "job", "--package", "algo")

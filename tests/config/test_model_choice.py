@@ -6,13 +6,12 @@ from argparse import Namespace
 
 import pytest
 
-from tests.conftest import each_row, refused
+from tests.conftest import each_row, plan_of, refused, write_file
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.load import load
 from topr_exp.config.model_choice import SHIPPED, Shape, choose_settings
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import compose_settings
-from topr_exp.runs.plan import plan
 from topr_exp.types import ConfigError
 
 CHOICES = sorted(path.stem for path in CONF.glob("model/*.yaml"))
@@ -25,9 +24,7 @@ TOYS_FOR_A_LARGER = "model=tiny model.path=.* settings of a shipped model .* lea
 
 
 def write_config(folder, config):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_file(folder / "config.json", json.dumps(config)).parent
 
 
 def model_folder(folder, shape):
@@ -39,6 +36,11 @@ def run_folder(folder, weights, shape, model_name):
     """A folder of a run that trained a model with the settings of `model_name`."""
     model_folder(folder / weights, shape)
     return write_config(folder, {"resolved": {"model": {"name": model_name}}})
+
+
+def choose(folder):
+    """The settings that `model=FOLDER` takes."""
+    return choose_settings("model", str(folder), CHOICES)
 
 
 def composed(*words):
@@ -73,7 +75,7 @@ def test_a_folder_takes_the_settings_of_its_name_or_shape(words, described, tmp_
     name, *numbers = words.split()
     folder = model_folder(tmp_path / name, Shape(*map(int, numbers)))
 
-    model = choose_settings("model", str(folder), CHOICES)
+    model = choose(folder)
 
     assert (model.described, model.path, model.name) == (described, str(folder), name)
 
@@ -82,33 +84,33 @@ def test_a_shape_may_be_unknown_or_that_of_a_part(tmp_path):
     without_shape = write_config(tmp_path / "a", {"hidden_size": 16})
     with_part = write_config(tmp_path / "b", {"text_config": LLAMA._asdict()})
 
-    assert choose_settings("model", str(without_shape), CHOICES).reason == NOTHING_FITS
-    assert choose_settings("model", str(with_part), CHOICES).reason == HAS_SHAPE
+    assert choose(without_shape).reason == NOTHING_FITS
+    assert choose(with_part).reason == HAS_SHAPE
 
 
 @pytest.mark.parametrize("weights", ["model", "iteration-2/model"])
 def test_a_runs_model_takes_the_settings_of_the_yaml_that_the_run_used(weights, tmp_path):
     run = run_folder(tmp_path / "my_run", weights, TOY, "tiny_noise")
 
-    model = choose_settings("model", str(run / weights), CHOICES)
+    model = choose(run / weights)
 
     assert (model.path, model.name) == (str(run / weights), "my_run")
     assert (model.choice, model.reason) == ("tiny_noise", "of the run that wrote it")
     if weights == "model":
-        assert choose_settings("model", str(run), CHOICES) == model
+        assert choose(run) == model
 
 
 def test_a_strangers_run_gives_no_larger_model_a_toys_settings(tmp_path):
     run = run_folder(tmp_path, "model", UNKNOWN, "tiny")
 
-    assert choose_settings("model", str(run), CHOICES).reason == NOTHING_FITS
+    assert choose(run).reason == NOTHING_FITS
 
 
 def test_a_run_without_a_model_is_one_line(tmp_path):
     write_config(tmp_path, {"resolved": {"model": {"name": "tiny"}}})
 
     with refused(f"model={tmp_path}: there is no model in it, nor in its model/", ConfigError):
-        choose_settings("model", str(tmp_path), CHOICES)
+        choose(tmp_path)
 
 
 # ---- the settings of a run
@@ -124,7 +126,7 @@ both_keys = pytest.mark.parametrize("key", ["model", "model.path"])
 @both_keys
 @each_row("word settings_of", NAMES_ON_THE_HUB)
 def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, settings_of, capsys):
-    (job,) = plan(parse_arguments([f"{key}={word}", "sampler=hf"])).jobs
+    (job,) = plan_of(f"{key}={word}", "sampler=hf").jobs
 
     name = word.partition("/")[2]
     assert (job.config.model.path, job.config.model.name) == (word, name)
@@ -156,10 +158,9 @@ def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
 
 def test_a_yaml_of_the_users_own_takes_part(tmp_path):
     folder = model_folder(tmp_path / "weights", UNKNOWN)
-    text = (CONF / "model/llama3_8b.yaml").read_text(encoding="utf-8")
+    text = (CONF / "model/llama3_8b.yaml").read_text()
     text = text.replace("meta-llama/Meta-Llama-3-8B-Instruct", "owner/mine")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/mine.yaml").write_text(text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
+    write_file(tmp_path / "model/mine.yaml", text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
 
     composer = Composer(parse_arguments(["--config-dir", str(tmp_path), f"model={folder}"]))
     list(composer.jobs())

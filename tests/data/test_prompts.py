@@ -15,9 +15,6 @@ from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, token
 from topr_exp.grading import extract
 from topr_exp.types import Problem
 
-GSM8K_FORM, MATH_FORM = "Question: {}\nAnswer:", "Problem: {}\nSolution:"
-
-
 BENCHMARK = "data.source=hub data.train_problems=null data.test_problems=null data.shots=0"
 
 
@@ -44,27 +41,38 @@ def stub_policy(context, tokenizer=None):
     return SimpleNamespace(context=context, tokenizer=tokenizer, encode=encode)
 
 
-@pytest.mark.parametrize(
-    "name, grader, form",
-    [("gsm8k", "gsm8k", GSM8K_FORM), ("math", "math", MATH_FORM), ("math", "final", "Problem: {}\nReasoning:")],
-)
-def test_zero_shot_prompts(name, grader, form):
+# A benchmark | a grader | what stands before a question | and behind it
+ZERO_SHOT = """
+gsm8k | gsm8k | Question: | Answer:
+math | math | Problem: | Solution:
+math | final | Problem: | Reasoning:
+"""
+
+
+@each_row("name grader beginning ending", ZERO_SHOT)
+def test_zero_shot_prompts(name, grader, beginning, ending):
     prompter = build_prompter(settings(name, grader=grader))
 
-    assert prompter.render("Why {x}?") == form.format("Why {x}?")
+    assert prompter.render("Why {x}?") == f"{beginning} Why {{x}}?\n{ending}"
     assert prompter.stop == ()
 
 
-@pytest.mark.parametrize("name, shots, form", [("gsm8k", 8, GSM8K_FORM), ("math", 4, MATH_FORM)])
-def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name, shots, form):
+# A benchmark | how many examples | what stands before a question | and behind it
+FEW_SHOT = """
+"gsm8k" | 8 | "Question:" | "Answer:"
+"math" | 4 | "Problem:" | "Solution:"
+"""
+
+
+@each_row("name shots beginning ending", FEW_SHOT, literals=True)
+def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name, shots, beginning, ending):
     prompter = build_prompter(settings(name, shots=shots))
 
     prompt = prompter.render("What now?")
 
-    beginning, _, _ = form.partition(" ")
     assert prompt.count(beginning) == shots + 1
     assert prompt.count("\n\n") == shots
-    assert prompt.endswith(form.format("What now?"))
+    assert prompt.endswith(f"{beginning} What now?\n{ending}")
     assert prompter.stop == (f"\n{beginning}",)
     assert build_prompter(settings(name, shots=shots, stop=["END"])).stop == ("END",)
 

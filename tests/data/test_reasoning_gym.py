@@ -3,8 +3,6 @@
 import json
 import random
 import re
-import subprocess
-import sys
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts.make_tiny import tasks
-from tests.conftest import ROOT, config_of, each_row, needs_gym, read_json, refused, values_of
+from tests.conftest import config_of, each_row, needs_gym, read_json, refused, run_python, values_of
 from topr_exp.data.problems import load_problems
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, ReasoningGym, seed_of
 from topr_exp.grading import gym
@@ -68,9 +66,9 @@ def test_some_tasks_do_what_the_list_says():
     """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
     task_by_reason = {reason: task for task, reason in reversed(EXCLUDED.items())}
     task_by_reason[EXCLUDED["codeio"]] = "word_ladder"
-    command = [sys.executable, "-m", "scripts.try_gym_tasks", "chain_sum", "countdown", *task_by_reason.values()]
+    tasks_to_try = ["chain_sum", "countdown", *task_by_reason.values()]
 
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    process = run_python("-m", "scripts.try_gym_tasks", *tasks_to_try)
 
     assert process.returncode == 0, process.stdout
 
@@ -129,7 +127,15 @@ def test_a_task_with_fewer_problems_gives_what_there_are(library):
     assert json.loads(sets.train[0].answer)["options"] == {"largest": 10}
 
 
-@pytest.mark.parametrize("options", [{"max_term": 3}, {"largest": 0}, {"largest": "three"}, {"seed": 3}], ids=str)
+REFUSED_OPTIONS = """
+{"max_term": 3}
+{"largest": 0}
+{"largest": "three"}
+{"seed": 3}
+"""
+
+
+@each_row("options", REFUSED_OPTIONS, literals=True)
 def test_options_that_the_task_refuses_are_one_line(options, library):
     with refused(r"^data\.options=.*: gcd does not take these: "):
         load_problems(source(options))

@@ -10,14 +10,16 @@ import sys
 import pytest
 
 from tests.conftest import (
-    ROOT,
     SHARED_DATA,
+    append_text,
     column,
     config_of,
+    document,
     each_row,
     lines_of,
     overrides,
     refused,
+    sums,
     values_of,
     write_lines,
 )
@@ -50,11 +52,9 @@ def questions_of(problems):
     return values_of(problems, "question")
 
 
-def sums(count, start=0, answer="{}", **fields):
-    rows = []
-    for number in range(start, start + count):
-        rows.append({"question": f"What is {number} + 1?", "answer": answer.format(number + 1), **fields})
-    return rows
+def sizes(sets):
+    """How many problems there are to train and to test on."""
+    return len(sets.train), len(sets.test)
 
 
 @pytest.fixture
@@ -109,12 +109,11 @@ def test_a_math_folder(tmp_path):
 
 
 def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k):
-    with (gsm8k / "train.jsonl").open("a") as file:
-        file.write('{"question": "  what IS\\n5  + 1?", "answer": "#### 6"}\n')
+    append_text(gsm8k / "train.jsonl", '{"question": "  what IS\\n5  + 1?", "answer": "#### 6"}\n')
 
     sets = benchmark("gsm8k", gsm8k)
 
-    assert (len(sets.train), len(sets.test), sets.train_report.overlapping) == (40, 20, 1)
+    assert (*sizes(sets), sets.train_report.overlapping) == (40, 20, 1)
     assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
     assert len(set(values_of(sets.train + sets.test, "id"))) == 60
 
@@ -138,7 +137,7 @@ def test_validation_problems_are_neither_trained_on_nor_tested_on(name, gsm8k):
     tested = benchmark(name, source, "data.train_problems=25", "data.test_problems=10")
 
     assert validated.train == tested.train
-    assert (len(validated.train), len(validated.test), len(tested.test)) == (25, 10, 10)
+    assert (*sizes(validated), len(tested.test)) == (25, 10, 10)
     problems = [*validated.train, *validated.test, *tested.test]
     assert len({*questions_of(problems)}) == 45
 
@@ -193,7 +192,7 @@ def test_the_hub_is_asked_for_fixed_revisions(hub):
     hub(answer)
     sets = benchmark("math", "hub")
 
-    assert (len(sets.train), len(sets.test)) == (7, 1)
+    assert sizes(sets) == (7, 1)
     revisions = set(values_of(ORIGINS.values(), "revision"))
     assert set(map(len, revisions)) == {40}
     for path, split, revision in requests:
@@ -246,7 +245,7 @@ def test_golds_of_math(solution, gold):
 def test_the_real_data_is_read_whole(name, train_count, test_count):
     sets = benchmark(name, SHARED_DATA / name)
 
-    assert (len(sets.train), len(sets.test)) == (train_count, test_count)
+    assert sizes(sets) == (train_count, test_count)
     assert sets.train_report.unparsable == sets.test_report.unparsable == 0
 
 
@@ -270,7 +269,7 @@ def test_one_file_whose_share_is_held_out(tmp_path):
 
     sets = load(path, "data.test_share=0.1")
 
-    assert (len(sets.train), len(sets.test)) == (180, 20)
+    assert sizes(sets) == (180, 20)
     ids = values_of(sets.train, "id")
     assert ids == sorted(ids)
     assert {*ids, *values_of(sets.test, "id")} == {f"jsonl/{row:06d}" for row in range(200)}
@@ -298,7 +297,7 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     sets_of_file = load(file, "data.test_share=0.5", template)
     sets_of_folder = load(folder, template)
 
-    assert (len(sets_of_file.train), len(sets_of_file.test), sets_of_file.train_report.overlapping) == (10, 10, 0)
+    assert (*sizes(sets_of_file), sets_of_file.train_report.overlapping) == (10, 10, 0)
     assert values_of(sets_of_folder.train, "answer") == [str(number) for number in range(3, 20)]
     config = config_of("data=jsonl", f"data.path={folder}", template)
     assert count_trained_on(config, sets_of_folder.train, sets_of_folder.train, None).count == 17
@@ -344,26 +343,34 @@ REFUSED_GOLD = (
 
 UNANSWERED = {"question": "Why?", "answer": " "}
 NO_ANSWER = "train.jsonl: 1 of 10 problems have no answer that can be read (at most 5 % may be left out); the first "
-SAME_IDS = sums(9, id="x")
-UNFIT = {
-    "no test file": (NINE, None, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
-    "no train file": (None, NINE, "", "no train.jsonl there"),
-    "test file and share": (NINE, NINE, "data.test_share=0.1", "has a test.jsonl; leave data.test_share out"),
-    "ids": (SAME_IDS, sums(1, 50, id="y"), "data.fields.id=id", "data=jsonl: 9 problems have the id x"),
-    "no answer": ([*NINE, UNANSWERED], sums(3, 50), "", NO_ANSWER),
-    "gold": ([*NINE, UNANSWERED | {"answer": "No. Yes."}], sums(3, 50), "data.grader=gsm8k", REFUSED_GOLD),
+ROWS = {
+    "nine": NINE,
+    "nine of one id": sums(9, id="x"),
+    "one of another id": sums(1, 50, id="y"),
+    "ten, one unanswered": [*NINE, UNANSWERED],
+    "ten, one of a wrong gold": [*NINE, UNANSWERED | {"answer": "No. Yes."}],
+    "three others": sums(3, 50),
 }
+# Rows to train on | to test on | a setting | what is said
+UNFIT = f"""
+nine | - | - | no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems
+- | nine | - | no train.jsonl there
+nine | nine | data.test_share=0.1 | has a test.jsonl; leave data.test_share out
+nine of one id | one of another id | data.fields.id=id | data=jsonl: 9 problems have the id x
+ten, one unanswered | three others | - | {NO_ANSWER}
+ten, one of a wrong gold | three others | data.grader=gsm8k | {REFUSED_GOLD}
+"""
 
 
-@pytest.mark.parametrize("kind", UNFIT)
-def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, kind):
-    train, test, setting, message = UNFIT[kind]
+@each_row("train test setting message", UNFIT)
+def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, train, test, setting, message):
     for name, rows in (("train", train), ("test", test)):
-        if rows is not None:
-            write_lines(tmp_path / f"{name}.jsonl", rows)
+        if rows != "-":
+            write_lines(tmp_path / f"{name}.jsonl", ROWS[rows])
+    settings = [] if setting == "-" else [setting]
 
     with refused(re.escape(message), ConfigError):
-        config_of("data=jsonl", f"data.path={tmp_path}", *filter(None, [setting]), "dry_run=true")
+        config_of("data=jsonl", f"data.path={tmp_path}", *settings, "dry_run=true")
 
 
 NO_PROBLEMS = r"""
@@ -402,8 +409,8 @@ FEW = "data.train_problems=4 data.test_problems=2 data.n=2 data.eval_n=1 sampler
 
 def test_the_command_of_the_document_and_a_changed_file(working_folder):
     path = write_lines(working_folder / "problems.jsonl", sums(40))
-    document = (ROOT / "docs/problems.md").read_text().partition("## A file")[2]
-    command = re.search(r"^python -m topr_exp model=llama3_8b (.*)$", document, re.MULTILINE)
+    section = document("problems.md").partition("## A file")[2]
+    command = re.search(r"^python -m topr_exp model=llama3_8b (.*)$", section, re.MULTILINE)
     settings = [*shlex.split(command[1]), *overrides(working_folder / "out"), *FEW.split()]
 
     summary = run(config_of(*settings))

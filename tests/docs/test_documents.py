@@ -5,21 +5,17 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from scripts.settings_reference import README, REFERENCE, readme, reference_page
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, parted, plan_of, run_python, write_file
 from tests.extending import list_items
-from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.losses import load_losses
-from topr_exp.runs.plan import plan
 
 DOCS = ROOT / "docs"
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
+TEXTS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
 
 
 def table_rows(text, heading):
@@ -57,7 +53,7 @@ def settings_of_yamls_and_losses():
     for loss in load_losses([]).values():
         keys |= vars(loss).keys()
     for path in (ROOT / "conf").rglob("*.yaml"):
-        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
+        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(), re.MULTILINE))
     return keys
 
 
@@ -75,14 +71,14 @@ def test_settings_that_are_compared_with_trls_are_there_on_both_sides():
 
 
 def test_the_number_of_losses_is_that_of_the_classes():
-    assert README.read_text(encoding="utf-8") == readme(), "run python -m scripts.settings_reference"
+    assert README.read_text() == readme(), "run python -m scripts.settings_reference"
 
 
 @pytest.mark.extended
 def test_the_reference_has_every_setting_with_what_it_is():
     page = reference_page()
 
-    assert REFERENCE.read_text(encoding="utf-8") == page, "run python -m scripts.settings_reference"
+    assert REFERENCE.read_text() == page, "run python -m scripts.settings_reference"
     rows = re.findall(r"^\| (`(?!algo=).*) \|$", page, re.MULTILINE)
     assert len(rows) > 150
     for row in rows:
@@ -102,7 +98,7 @@ def test_the_tests_that_are_named_are_there():
 
     assert len(tests) > 10
     for file, test in tests:
-        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {test}(" in (ROOT / file).read_text()
 
 
 def test_the_readme_fits_two_screens():
@@ -126,9 +122,7 @@ SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
 
 def test_the_filled_in_cluster_composes(tmp_path):
     (text,) = re.findall(r"```yaml\n(# @package _global_.*?)```", TEXTS["slurm.md"], re.DOTALL)
-    path = tmp_path / "cluster/mine.yaml"
-    path.parent.mkdir()
-    path.write_text(text)
+    write_file(tmp_path / "cluster/mine.yaml", text)
 
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
 
@@ -149,8 +143,8 @@ def test_the_folders_of_sweeps():
     assert len(sweeps_in(TEXTS["slurm.md"])) >= 3
     for name, text in TEXTS.items():
         for words, folders in sweeps_in(text):
-            jobs = plan(parse_arguments(["-m", *words])).jobs
-            assert folders <= {job.config.folder.name for job in jobs}, name
+            names = {job.config.folder.name for job in plan_of("-m", *words).jobs}
+            assert folders <= names, name
 
 
 def test_the_version_of_the_verdicts():
@@ -179,9 +173,18 @@ def test_the_notebook_runs_and_topr_ends_above_ppo(working_folder):
 
 
 def build_site(root, site):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    return run_python("-m", "mkdocs", "build", "--strict", "--site-dir", site, cwd=root, env=environment)
+
+
+# A page of the site | what stands there
+ON_PAGES = """
+api | Run an experiment in this process
+api | Score completions by a policy
+reference | algo.b_neg
+weights | wrong answers of 100 tokens
+results | Figure 1
+"""
 
 
 @pytest.mark.extended
@@ -192,13 +195,7 @@ def test_the_site_builds_without_scripts_from_elsewhere(tmp_path):
 
     assert process.returncode == 0, process.stderr
     assert "<math" in (tmp_path / "index.html").read_text()
-    for page, text in (
-        ("api", "Run an experiment in this process"),
-        ("api", "Score completions by a policy"),
-        ("reference", "algo.b_neg"),
-        ("weights", "wrong answers of 100 tokens"),
-        ("results", "Figure 1"),
-    ):
+    for page, text in parted(ON_PAGES):
         assert text in (tmp_path / page / "index.html").read_text()
     foreign = re.compile(r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//(?![^"]*canonical)')
     for path in tmp_path.glob("*/index.html"):

@@ -13,13 +13,13 @@ import torch
 
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
-from tests.conftest import ROOT, at_work_in, refused
+from tests.conftest import at_work_in, document, each_row, refused
 from topr_exp import report
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", document("python.md"), re.DOTALL | re.MULTILINE)
 
 
 def process_state():
@@ -75,30 +75,26 @@ def test_no_public_name_is_also_a_modules():
     assert all(getattr(topr_exp, name).__doc__ for name in topr_exp.__all__)
 
 
-def compose_verifier():
-    return topr_exp.compose(["model=tiny_verifier"])
+MISTAKES = r"""
+run(compose(["dry_run=true"])) | dry_run=true: run starts what it is given
+read_curves(".", kind="eval") | kind=eval: expected training or test
+read_completions(".", split="eval") | split=eval: expected train or test
+read_problems(compose([]), split="eval") | split=eval: expected train or test
+compare_runs(".", figure="pass@2") | figure=pass@2: expected one of pass@1, maj, invalid
+compose("seed=1") | overrides=seed=1: expected a list of texts, as in \['seed=1'\]
+plan_runs("seed=1") | words=seed=1: expected a list of texts
+grade_answers("12", ["1", "2"]) | completions=12: expected a list of texts
+grade_answers(["1", "2"], "12") | golds=12: expected a list of texts
+run_sweep([], []) | jobs must be one or more; got none
+read_problems(compose(["model=tiny_verifier"])) | task=verifier: its problems are sampled solutions
+prompt_ids(compose(["model=tiny_verifier"]), None) | task=verifier: its problems are sampled solutions
+"""
 
 
-@pytest.mark.parametrize(
-    "call, line",
-    [
-        (lambda: topr_exp.run(topr_exp.compose(["dry_run=true"])), "dry_run=true: run starts what it is given"),
-        (lambda: topr_exp.read_curves(ROOT, kind="eval"), "kind=eval: expected training or test"),
-        (lambda: topr_exp.read_completions(ROOT, split="eval"), "split=eval: expected train or test"),
-        (lambda: topr_exp.read_problems(topr_exp.compose([]), split="eval"), "split=eval: expected train or test"),
-        (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
-        (lambda: topr_exp.compose("seed=1"), r"overrides=seed=1: expected a list of texts, as in \['seed=1'\]"),
-        (lambda: topr_exp.plan_runs("seed=1"), "words=seed=1: expected a list of texts"),
-        (lambda: topr_exp.grade_answers("12", ["1", "2"]), "completions=12: expected a list of texts"),
-        (lambda: topr_exp.grade_answers(["1", "2"], "12"), "golds=12: expected a list of texts"),
-        (lambda: topr_exp.run_sweep([], []), "jobs must be one or more; got none"),
-        (lambda: topr_exp.read_problems(compose_verifier()), "task=verifier: its problems are sampled solutions"),
-        (lambda: topr_exp.prompt_ids(compose_verifier(), None), "task=verifier: its problems are sampled solutions"),
-    ],
-)
+@each_row("call line", MISTAKES)
 def test_a_mistake_is_one_line(call, line):
     with refused(line, topr_exp.ConfigError):
-        call()
+        execute(call, {name: getattr(topr_exp, name) for name in topr_exp.__all__})
 
 
 # ---- the trainer in TRL

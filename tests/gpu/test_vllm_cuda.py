@@ -31,13 +31,16 @@ CUDA = torch.device("cuda")
 PLAIN: dict[str, Any] = {"top_p": 1.0, "top_k": 0, "temperature": 1.0}
 
 
-def python_of(environment: str | None) -> str:
-    """The Python that has vLLM: that of an environment, else this one; skips the test where it has none."""
-    python = str(Path(environment) / "bin/python") if environment else None
+def sampler_config(*words: str) -> Any:
+    """Settings of an engine as large as the tiny model needs; skips the test where no Python has vLLM."""
+    environment = os.environ.get("TOPR_VLLM")
+    python = f"{environment}/bin/python" if environment else None
     try:
-        return check_python(python)
+        python = check_python(python)
     except ConfigError as error:
         pytest.skip(f"no vLLM, or an old one: {error} (TOPR_VLLM=ENVIRONMENT)")
+    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1"]
+    return config_of(*settings, *words).sampler
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +55,7 @@ def on_gpu(policy: Policy) -> Policy:
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
-    """A sampler whose engine is as large as the tiny model needs."""
-    python = python_of(os.environ.get("TOPR_VLLM"))
-    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1"]
-    config = config_of(*settings).sampler
-    sampler = VLLM(config, tmp_path_factory.mktemp("sampler"), False)
+    sampler = VLLM(sampler_config(), tmp_path_factory.mktemp("sampler"), False)
     yield sampler
     sampler.close()
 
@@ -96,9 +95,7 @@ def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
 
 def test_what_could_be_drawn_and_the_likeliest_tokens_are_noted(tiny: Policy, tmp_path: Path) -> None:
     """Renormalised over the noted set, transformers' log-probability of each token is vLLM's."""
-    python = python_of(os.environ.get("TOPR_VLLM"))
-    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1"]
-    config: Any = config_of(*settings, "sampler.top_logprobs=4").sampler
+    config = sampler_config("sampler.top_logprobs=4")
     policy = on_gpu(tiny)
 
     with contextlib.closing(VLLM(config, tmp_path, False, keeps_drawable=True)) as sampler:

@@ -7,14 +7,14 @@ import signal
 import sys
 import time
 
-HOARD: list[bytes] = []
+HOARD = []
 
 
-def contains(completion: str, gold: str) -> str:
+def contains(completion, gold):
     return "correct" if gold in completion else "incorrect"
 
 
-def obedient(completion: str, gold: str) -> object:
+def obedient(completion, gold):
     """Does what the completion says, or returns it, read as JSON."""
     act, _, argument = completion.partition(" ")
     match act:
@@ -58,7 +58,7 @@ def obedient(completion: str, gold: str) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def interrupted_in_old_workers(seconds: str, blow: str) -> tuple[str, str]:
+def interrupted_in_old_workers(seconds, blow):
     """Says from when to when it was at work, by a clock of all processes; blow: a signal, and which workers get it."""
     number, *old_pids = blow.split() or ["0"]
     if str(os.getpid()) in old_pids:
@@ -71,7 +71,7 @@ def interrupted_in_old_workers(seconds: str, blow: str) -> tuple[str, str]:
 NOT_CALLABLE = 3
 
 
-def send_raw(text: bytes) -> None:
+def send_raw(text):
     """Write to every descriptor of a worker that can be written to, as code below Python could."""
     for descriptor in range(3, 24):
         try:
@@ -80,7 +80,7 @@ def send_raw(text: bytes) -> None:
             continue
 
 
-def misbehaving(completion: str, gold: str) -> str:
+def misbehaving(completion, gold):
     """Sends what is no answer, or only a part of one."""
     match completion:
         case "half":

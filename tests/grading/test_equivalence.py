@@ -14,7 +14,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT, SHARED_DATA, each_row, lines_of, values_of
+from tests.conftest import SHARED_DATA, document, each_row, lines_of, values_of
 from tests.grading.cases import ANSWERS, CASES
 from tests.grading.conftest import boxed, verdicts_on
 from topr_exp.grading import Grader, extract, last_boxed, symbolic
@@ -31,7 +31,7 @@ VERDICT_OF_SIGN = {"=": "correct", "≠": "incorrect"}
 
 def documented(page, pattern):
     """The rows of a page's lists."""
-    return re.findall(pattern, (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    return re.findall(pattern, document(page))
 
 
 @pytest.mark.parametrize("answer_format", ANSWERS)
@@ -59,20 +59,21 @@ def test_equalities_hold_in_both_directions(grader):
         expected[boxed(first), second] = VERDICT_OF_SIGN[sign]
         expected[boxed(second), first] = VERDICT_OF_SIGN[sign]
 
-    verdicts = verdicts_on(grader, expected)
+    assert verdict_of_pair(grader, expected) == expected
 
-    assert dict(zip(expected, verdicts, strict=True)) == expected
+
+def verdict_of_pair(grader, pairs):
+    return dict(zip(pairs, verdicts_on(grader, pairs), strict=True))
 
 
 @pytest.mark.parametrize("answer_format", CASES["verdicts"])
 def test_units_and_words_cost_nothing_and_hedging_is_not_paid(answer_format):
-    completions, golds, expected = zip(*CASES["verdicts"][answer_format], strict=True)
-    pairs = list(zip(completions, golds, strict=True))
+    expected = {}
+    for completion, gold, verdict in CASES["verdicts"][answer_format]:
+        expected[completion, gold] = verdict
 
     with Grader(answer_format, workers=1, deadline=20.0) as grader:
-        verdicts = verdicts_on(grader, pairs)
-
-    assert dict(zip(pairs, verdicts, strict=True)) == dict(zip(pairs, expected, strict=True))
+        assert verdict_of_pair(grader, expected) == expected
 
 
 READERS = {name: partial(extract, answer_format=name) for name in ANSWERS}

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of, each_row, make_completions, parted, refused, values_of
+from tests.conftest import (
+    ROOT,
+    append_text,
+    config_of,
+    each_row,
+    make_completions,
+    parted,
+    refused,
+    values_of,
+)
 from tests.extending import LOSS, REWARD, SOURCE, project
 from tests.grading.cases import CASES
 from tests.grading.conftest import decisions, verdicts_on
@@ -183,8 +192,8 @@ OUTPUT = ["output_dir=out", "cluster.threads=1"]
 @pytest.fixture
 def folder(tmp_path):
     with project(tmp_path, LOSS, SOURCE, REWARD):
-        with (tmp_path / "coins.py").open("a") as file:
-            file.write('Coins.solution = lambda self, problem: f"The answer is {problem.answer}."\n')
+        solution = 'Coins.solution = lambda self, problem: f"The answer is {problem.answer}."\n'
+        append_text(tmp_path / "coins.py", solution)
         yield tmp_path
 
 
@@ -215,6 +224,6 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     assert evaluate([*words, CLOSENESS[0]]) == 0
     assert f"mean reward {mean_reward}" in capsys.readouterr().out
 
-    (folder / "coins.py").write_text("# another source\n" + (folder / "coins.py").read_text())
+    append_text(folder / "coins.py", "# another source\n")
     with refused(r"data\._target_ \(coins\.py\) has changed since"):
         run(config)

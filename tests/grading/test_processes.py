@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, each_row, names_in, values_of
+from tests.conftest import ROOT, contents, each_row, run_python, values_of
 from tests.grading.cases import GOLD, HOSTILE
 from tests.grading.conftest import boxed, decisions, verdicts_on, worker_pids
 from tests.processes import is_running, state_of
@@ -165,9 +165,9 @@ def test_a_grader_works_in_odd_surroundings(tmp_path):
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
-    process = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True)
+    process = run_python("-c", code, cwd=tmp_path, env=environment)
 
-    assert process.stdout == b"['correct']\n", process.stderr
+    assert process.stdout == "['correct']\n", process.stderr
 
 
 # ---- hostile completions: answered in time, no code run, no file made, memory bounded
@@ -257,13 +257,11 @@ def test_no_text_is_executed(code, tmp_path):
     """No eval, no sympify of a string, no lambdify, whoever would call it; the seal refuses that, and all writing."""
     (tmp_path / "kept").write_text("kept")
     imports = f"import os, socket, sqlite3, sys\nsys.path[:0] = [{str(ROOT)!r}]\n"
-    command = [sys.executable, "-c", f"{imports}{code}\nprint('done')"]
 
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    process = run_python("-c", f"{imports}{code}\nprint('done')", cwd=tmp_path)
 
     assert (process.stdout, process.stderr) == ("done\n", "")
-    assert names_in(tmp_path) == {"kept"}
-    assert (tmp_path / "kept").read_text() == "kept"
+    assert contents(tmp_path) == {"kept": b"kept"}
 
 
 def open_files(pid):

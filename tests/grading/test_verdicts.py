@@ -1,12 +1,11 @@
 """Verdicts in the store: each completion has that of its own problem; rewards, warnings, pruning."""
 
 import re
-import shutil
 
 import pyarrow as pa
 import pytest
 
-from tests.conftest import make_completions, small_config
+from tests.conftest import each_row, make_completions, small_config
 from topr_exp.config.data import Grading
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.grading.verdicts import (
@@ -24,7 +23,6 @@ from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem
 GSM8K = Grading("gsm8k")
 ROLLOUTS = "rollouts/a"
 PROBLEMS = [Problem("p0", "?", "5"), Problem("p1", "?", "7")]
-OBEDIENT = "own_graders.obedient"
 
 
 def stored(texts, problem, *, bounds=None):
@@ -50,11 +48,13 @@ def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_inv
 
 def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
     store = Store(tmp_path)
-    completions = stored(["0.5", "1", "die", '["invalid", null, -3]', "library"], [0, 0, 0, 1, 1], bounds=[0, 3, 5])
+    texts = ["0.5", "1", "die", '["invalid", null, -3]', "library"]
+    completions = stored(texts, [0, 0, 0, 1, 1], bounds=[0, 3, 5])
 
-    plain = grade_completions(completions, Grading(OBEDIENT), store)
-    graded = grade_completions(completions, Grading(OBEDIENT, graded=True), store)
-    lenient = grade_completions(completions, Grading(OBEDIENT, graded=True, threshold=0.5), store)
+    def grade(**settings):
+        return grade_completions(completions, Grading("own_graders.obedient", **settings), store)
+
+    plain, graded, lenient = grade(), grade(graded=True), grade(graded=True, threshold=0.5)
 
     assert verdict_names(plain) == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
     assert verdict_names(graded) == verdict_names(plain)
@@ -68,10 +68,13 @@ def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
     assert table.key["version"].startswith(GRADER_VERSION)
 
 
-@pytest.mark.parametrize(
-    "threshold, verdicts",
-    [(0.5, ["incorrect", "correct", "correct"]), (1.0, ["incorrect", "incorrect", "correct"])],
-)
+THRESHOLDS = """
+0.5 | ["incorrect", "correct", "correct"]
+1.0 | ["incorrect", "incorrect", "correct"]
+"""
+
+
+@each_row("threshold verdicts", THRESHOLDS, literals=True)
 def test_the_rewards_of_a_log_are_judged_from_the_threshold_that_is_asked_for(threshold, verdicts, tmp_path):
     rewards = pa.array([0.0, 0.5, 1.0])
     completions = stored(["x", "y", "z"], [0, 0, 0]).with_columns({"reward": rewards})
@@ -118,10 +121,13 @@ def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct
     assert following.splitlines()[1:] == examples
 
 
-@pytest.mark.parametrize(
-    "grader, path, reason",
-    [("math", "none", r"it has no \boxed{...}"), ("own.grade", "user", "the grader calls it invalid")],
-)
+REASONS = r"""
+math | none | it has no \boxed{...}
+own.grade | user | the grader calls it invalid
+"""
+
+
+@each_row("grader path reason", REASONS)
 def test_an_invalid_completion_is_shown_by_its_end_without_control_characters(grader, path, reason, capsys):
     text = "5 " * 60 + "\x1b[2J"
     columns = {"text": [text], "finish": ["length"], "verdict": [INVALID], "path": [path]}
@@ -147,11 +153,10 @@ def timeouts_of(summary):
     return summary["grader_timeouts"], summary["base"]["grader_timeouts"]
 
 
-def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(smoke, tmp_path, capsys):
-    config, summary = smoke
-    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
-    for folder in (tmp_path / "store/verdicts").iterdir():
-        mark_first_as_died(Store(tmp_path / "store").open(folder))
+def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(smoke, copied_smoke, tmp_path, capsys):
+    _, summary = smoke
+    for folder in (copied_smoke.store / "verdicts").iterdir():
+        mark_first_as_died(Store(copied_smoke.store).open(folder))
     capsys.readouterr()
 
     cut_off = run(small_config(tmp_path, "name=second"))

@@ -29,20 +29,24 @@ def tiny():
     return load_policy(config_of().model, "cpu")
 
 
-def encode(folder, rows, *words, policy=None, group_size=None, **options):
-    """What a file of these lines becomes beside the problems of the smoke experiment; options: of data."""
-    config = config_of("experiment=smoke", *words)
-    path = write_lines(folder / "own.jsonl", rows)
-    data = dataclasses.replace(config.data, completions=str(path), **options)
-    policy = policy or load_policy(config.model, "cpu")
-    log = open_log(data, Store(folder))
-    return encode_log(log, data, policy, problems=PROBLEMS, group_size=group_size)
+@pytest.fixture
+def encode(tiny, tmp_path):
+    """A function: what a file of these lines becomes beside the problems of the smoke experiment."""
+
+    def encode(rows, *words, policy=tiny, group_size=None, **options_of_data):
+        path = write_lines(tmp_path / "own.jsonl", rows)
+        data = config_of("experiment=smoke", *words).data
+        data = dataclasses.replace(data, completions=str(path), **options_of_data)
+        log = open_log(data, Store(tmp_path))
+        return encode_log(log, data, policy, problems=PROBLEMS, group_size=group_size)
+
+    return encode
 
 
 # ---- from rows to completions
 
 
-def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tmp_path):
+def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(encode):
     known_question = {"problem_id": KNOWN.id, "question": KNOWN.question, "completion": "x"}
     rows = [
         known_question | {"gold": "7777"},
@@ -52,7 +56,7 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
         {"question": "2 + 2?", "gold": "4", "completion": "z"},
     ]
 
-    completions = encode(tmp_path, rows)
+    completions = encode(rows)
 
     assert values_of(completions.problems, "id") == [KNOWN.id, KNOWN.id, OTHER.id, "imported/000003"]
     assert values_of(completions.problems, "answer") == ["7777", KNOWN.answer, OTHER.answer, "4"]
@@ -83,41 +87,49 @@ UNFIT = """
 
 
 @each_row("row message", UNFIT)
-def test_what_cannot_be_trained_on_is_one_line(tmp_path, row, message):
+def test_what_cannot_be_trained_on_is_one_line(encode, row, message):
     columns = json.loads(row.replace("LONG", str([5] * 2048)))
 
     with refused(message):
-        encode(tmp_path, [{"completion": "x"} | columns])
+        encode([{"completion": "x"} | columns])
 
 
 def rows_of_tokens(*token_lists):
     return [{"prompt": "q", "gold": "1", "tokens": tokens} for tokens in token_lists]
 
 
-def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, tiny, capsys):
+def test_completions_that_the_model_cannot_take_may_be_left_out(encode, capsys):
     unknown, too_long = [99999], [5] * 2048
 
-    completions = encode(tmp_path, rows_of_tokens([5], unknown, [6], too_long), policy=tiny, skip_malformed=True)
+    completions = encode(rows_of_tokens([5], unknown, [6], too_long), skip_malformed=True)
 
     assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
-    sound_completions = encode(tmp_path, rows_of_tokens([5], [6]), policy=tiny)
+    sound_completions = encode(rows_of_tokens([5], [6]))
     assert completions.table["tokens"] == sound_completions.table["tokens"]
     assert completions.stored.rollouts != sound_completions.stored.rollouts
     with refused("completion 1 has token id 99999"):
-        encode(tmp_path, rows_of_tokens(unknown), policy=tiny, skip_malformed=True)
+        encode(rows_of_tokens(unknown), skip_malformed=True)
 
 
-def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(tmp_path, tiny):
+def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(encode):
     rows = [{"problem_id": problem.id, "completion": "x"} for problem in PROBLEMS[:4]]
 
-    first = encode(tmp_path, rows, policy=tiny)
-    second = encode(tmp_path, rows, policy=tiny)
-    of_other_prompts = encode(tmp_path, rows, "data.template='Question: {question}'", policy=tiny)
+    first = encode(rows)
+    second = encode(rows)
+    of_other_prompts = encode(rows, "data.template='Question: {question}'")
 
     assert first.stored.rollouts == second.stored.rollouts != of_other_prompts.stored.rollouts
 
 
-@pytest.mark.parametrize("finish, has_eos", [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
+ENDINGS = """
+None | True
+"stop" | True
+"length" | False
+"stop_string" | False
+"""
+
+
+@each_row("finish has_eos", ENDINGS, literals=True)
 def test_text_ends_by_itself_unless_it_says_otherwise(tiny, finish, has_eos):
     """docs/rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
     table = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
@@ -134,7 +146,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def test_a_prompt_is_taken_as_it_was_given(tmp_path):
+def test_a_prompt_is_taken_as_it_was_given(encode):
     """Text as it is, ids as they are, messages through the chat template: all three are one prompt."""
     policy = load_policy(config_of().model, "cpu")
     policy.tokenizer.chat_template = CHAT_TEMPLATE
@@ -143,27 +155,27 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path):
     messages = {"prompt": [{"role": "user", "content": "2 + 2?"}], "completion": "x", "reward": 0.5}
 
     for prompt in ({"prompt": text}, {}, {"prompt": None, "prompt_tokens": prompt_ids}):
-        completions = encode(tmp_path, [messages | prompt], policy=policy, reward="given")
+        completions = encode([messages | prompt], policy=policy, reward="given")
         assert completions.prompt_of(0).tolist() == prompt_ids
         assert completions.reward.tolist() == [0.5]
 
     policy.tokenizer.chat_template = "{{ raise_exception('No system message, please') }}"
     with refused(r"chat template refuses the messages .* \(No system message, please\)$"):
-        encode(tmp_path, [messages], policy=policy, reward="given")
+        encode([messages], policy=policy, reward="given")
 
 
 def end_with_eos(completions, policy):
     return [tokens[-1] in policy.eos_ids for tokens in completions.tokens]
 
 
-def test_a_limit_says_which_rows_were_cut_off(tmp_path, tiny):
+def test_a_limit_says_which_rows_were_cut_off(encode, tiny):
     text = " The answer is 2."
     length = len(tiny.tokenizer(text, add_special_tokens=False)["input_ids"])
     rows = [{"prompt": "?", "gold": "2", "completion": completion} for completion in (text, " The answer")]
 
-    plain = encode(tmp_path, rows, policy=tiny)
-    limited = encode(tmp_path, rows, policy=tiny, completion_limit=length)
-    longer = encode(tmp_path, rows, policy=tiny, completion_limit=length + 1)
+    plain = encode(rows)
+    limited = encode(rows, completion_limit=length)
+    longer = encode(rows, completion_limit=length + 1)
 
     assert limited.is_truncated.tolist() == [True, False]
     assert end_with_eos(plain, tiny) == [True, True]
@@ -183,15 +195,15 @@ UNEVEN_LOG = """
 """
 
 
-def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
+def test_complete_groups_go_to_losses_of_groups(encode):
     rows = UNEVEN_LOG.split("\n")
 
-    completions = encode(tmp_path, rows, policy=tiny, group_size=3)
+    completions = encode(rows, group_size=3)
 
     assert completions.problem_index.tolist() == [0, 0, 0, 2, 2, 2]
     assert completions.stored.bounds == [0, 6]
     with refused(r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
-        encode(tmp_path, rows, policy=tiny, group_size=4)
+        encode(rows, group_size=4)
 
 
 # ---- whole runs on text and on what another run sampled
@@ -284,7 +296,7 @@ def test_without_mu_only_a_loss_with_a_reference_scores_and_gradients_stay(outpu
 
 
 def test_mu_is_whose_it_is_said_to_be(tmp_path, tiny):
-    """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
+    """The log's own by default, the named model's where one is."""
     tokens = tiny.tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
     logprobs = [-1.0, *[-1.1] * (len(tokens) - 1)]
 
@@ -295,8 +307,6 @@ def test_mu_is_whose_it_is_said_to_be(tmp_path, tiny):
 
     assert kl_mu[""] == kl_mu["mu=sampler"] > 0.1
     assert kl_mu[""] != kl_mu["mu=tiny_noise"] > 1e-4
-    with refused(r"^mu=sampler: .* has no log-probabilities of its tokens$"):
-        train_on_log(tmp_path, "mu=sampler", "name=b")
 
 
 def test_a_loss_of_groups_refuses_a_log_in_which_a_prompt_has_a_single_completion(tmp_path):

@@ -42,6 +42,18 @@ def read(source, columns=None):
     return [*RolloutReader(str(source), columns)]
 
 
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def filled(store, kind, key, *shards):
+    """A table of a store with these columns in its shards."""
+    table = store.table(kind, key, len(shards))
+    table.fill(lambda index: pa.table(shards[index]))
+    return table
+
+
 def import_file(store, path, columns=None):
     return import_rows(store, RolloutReader(str(path), columns))[0]
 
@@ -51,7 +63,7 @@ def import_file(store, path, columns=None):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, name, kind):
+def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, store, name, kind):
     row, expected = FORMATS[name]["row"], FORMATS[name]["expected"]
     if kind != "jsonl":
         row.pop("info", None)  # an object without members, which Parquet can't hold
@@ -59,17 +71,15 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, name, kind)
 
     assert read(source) == [expected, expected]
 
-    store = Store(tmp_path / "store")
     table = import_file(store, source)
     for ending in ("jsonl", "parquet"):
-        (tmp_path / ending).mkdir()
-        exported = tmp_path / ending / f"exported.{ending}"
+        exported = tmp_path / f"exported.{ending}"
         export_file(table, exported)
         assert import_file(store, exported).read().to_pylist() == table.read().to_pylist()
 
 
-def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path):
-    store, tables = Store(tmp_path / "store"), []
+def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path, store):
+    tables = []
     for text in ("a", "b"):
         split = datasets.Dataset.from_list([{"prompt": "?", "completion": text, "reward": 1.0}])
         datasets.DatasetDict({"train": split}).save_to_disk(str(tmp_path / text))
@@ -254,8 +264,8 @@ BAD_CASES = bad_cases()
 
 
 @pytest.mark.parametrize("line, message", BAD_CASES, ids=range(len(BAD_CASES)))
-def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path, line, message):
-    store, source = Store(tmp_path / "store"), tmp_path / "log.jsonl"
+def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path, store, line, message):
+    source = tmp_path / "log.jsonl"
     good_line = json.dumps(GOOD).encode()
     source.write_bytes(b"\n".join([good_line, b"", line, good_line]))
     named = f"{source}:3: {message}"
@@ -281,11 +291,11 @@ def test_a_row_that_is_left_out_says_nothing_about_later_ones(tmp_path):
     assert column(rows, "prompt") == ["other"]
 
 
-def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path):
+def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path, store):
     source = write_log(tmp_path, LEFT_OUT)
 
     with refused(r"1: reward is empty .*, unlike the rows before"):
-        import_rows(Store(tmp_path / "store"), RolloutReader(str(source), skip_malformed=True))
+        import_rows(store, RolloutReader(str(source), skip_malformed=True))
 
 
 def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path):
@@ -336,17 +346,15 @@ UNROUNDED = """
 """
 
 
-def test_what_does_not_fit_into_float32_is_rounded(tmp_path):
-    table = import_file(Store(tmp_path / "store"), write_log(tmp_path, UNROUNDED))
+def test_what_does_not_fit_into_float32_is_rounded(tmp_path, store):
+    table = import_file(store, write_log(tmp_path, UNROUNDED))
 
     logprobs = table.read()["sampler_logp"].to_pylist()
 
     assert logprobs == [[np.float32(-0.1), 0.0], [np.float32(-1e25)]]
 
 
-def test_the_same_content_is_one_table_whatever_its_file(tmp_path):
-    store = Store(tmp_path / "store")
-
+def test_the_same_content_is_one_table_whatever_its_file(tmp_path, store):
     table = import_file(store, write_lines(tmp_path / "a.jsonl", [GOOD]))
     copy = import_file(store, write_lines(tmp_path / "b.jsonl", [GOOD]))
     longer = import_file(store, write_lines(tmp_path / "c.jsonl", [GOOD, GOOD]))
@@ -354,7 +362,7 @@ def test_the_same_content_is_one_table_whatever_its_file(tmp_path):
     assert table.name == copy.name != longer.name
 
 
-def test_import_then_export_gives_the_same_lines(tmp_path):
+def test_import_then_export_gives_the_same_lines(tmp_path, store):
     """Over several shards; log-probabilities are float32, written with the fewest digits that tell them apart."""
     texts = ["", "a\nb", '"{}\\', "é\u2028", "\x00"]
     rows = []
@@ -362,7 +370,6 @@ def test_import_then_export_gives_the_same_lines(tmp_path):
         logprob = float(str(np.float32(-index / 7)))
         row = {"problem_id": f"p{index % 9}", "completion": texts[index % 5]}
         rows.append(row | {"tokens": [index], "logprobs": [logprob]})
-    store = Store(tmp_path / "store")
     first_export, second_export = tmp_path / "b.jsonl", tmp_path / "c.jsonl"
 
     table = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
@@ -380,9 +387,9 @@ TWO_REWARDS = """
 """
 
 
-def test_other_columns_of_one_file_are_another_table(tmp_path):
+def test_other_columns_of_one_file_are_another_table(tmp_path, store):
     """A table that was stored without rewards doesn't stand in for them; rows of two kinds of prompts go together."""
-    store, source = Store(tmp_path / "store"), write_log(tmp_path, TWO_REWARDS)
+    source = write_log(tmp_path, TWO_REWARDS)
 
     first_table = import_file(store, source, Columns(reward="one"))
     second_table = import_file(store, source, Columns(reward="two"))
@@ -394,14 +401,11 @@ def test_other_columns_of_one_file_are_another_table(tmp_path):
     assert first_table.read()["prompt"].to_pylist() == [None, "?"]
 
 
-def test_parquet_has_the_verdict_of_each_completion(tmp_path):
-    store = Store(tmp_path / "store")
-    texts = [["a", "b"], ["c", "d"]]  # of two shards
-    verdicts = [["correct", "incorrect"], ["invalid", "correct"]]
-    table = store.table("rollouts", {}, 2)
-    table.fill(lambda index: pa.table({"problem_id": ["p", "q"], "text": texts[index]}))
-    verdict_table = store.table("verdicts", {"rollouts": table.name}, 2)
-    verdict_table.fill(lambda index: pa.table({"verdict": verdicts[index]}))
+def test_parquet_has_the_verdict_of_each_completion(tmp_path, store):
+    ids = {"problem_id": ["p", "q"]}
+    table = filled(store, "rollouts", {}, ids | {"text": ["a", "b"]}, ids | {"text": ["c", "d"]})
+    key = {"rollouts": table.name}
+    filled(store, "verdicts", key, {"verdict": ["correct", "incorrect"]}, {"verdict": ["invalid", "correct"]})
 
     export_file(table, tmp_path / "out.parquet")
 
@@ -412,16 +416,15 @@ def test_parquet_has_the_verdict_of_each_completion(tmp_path):
 
 
 NOTED = """{
-    "problem_id": "p", "text": "x", "tokens": [4], "sampler_logp": [-0.125],
-    "top_logp": [-0.1, -2.5], "top_ids": [4, 7], "kept": [4, 7], "kept_sizes": [2]
+    "problem_id": ["p"], "text": ["x"], "tokens": [[4]], "sampler_logp": [[-0.125]],
+    "top_logp": [[-0.1, -2.5]], "top_ids": [[4, 7]], "kept": [[4, 7]], "kept_sizes": [[2]]
 }"""
 EXPORTED = {"problem_id": "p", "completion": "x", "tokens": [4], "logprobs": [-0.125]}
 
 
-def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path):
+def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path, store):
     """It is many numbers a token, and no import reads them."""
-    table = Store(tmp_path / "store").table("rollouts", {}, 1)
-    table.fill(lambda index: pa.Table.from_pylist([json.loads(NOTED)]))
+    table = filled(store, "rollouts", {}, json.loads(NOTED))
 
     export_file(table, tmp_path / "out.jsonl")
     export_file(table, tmp_path / "out.parquet")
@@ -430,12 +433,10 @@ def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path):
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [EXPORTED]
 
 
-def test_what_cannot_be_exported_is_one_line_and_leaves_no_file(tmp_path):
-    store, target = Store(tmp_path / "store"), tmp_path / "out.jsonl"
-    verdicts = store.table("verdicts", {}, 1)
-    verdicts.fill(lambda index: pa.table({"verdict": ["correct"]}))
-    without_problems = store.table("rollouts", {}, 1)
-    without_problems.fill(lambda index: pa.table({"text": ["x"]}))
+def test_what_cannot_be_exported_is_one_line_and_leaves_no_file(tmp_path, store):
+    target = tmp_path / "out.jsonl"
+    verdicts = filled(store, "verdicts", {}, {"verdict": ["correct"]})
+    without_problems = filled(store, "rollouts", {}, {"text": ["x"]})
     empty = store.table("rollouts", {"other": 1}, 1)
 
     with refused("no column text"):

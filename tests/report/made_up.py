@@ -65,20 +65,20 @@ def write_graded_run(folder, correct, invalid=0, *, base=1, first_gold=0, **sett
 
     Of the incorrect completions all but one agree on an answer. base: how many are correct before.
     """
-    problems = len(correct)
-    golds = [str(first_gold + i) for i in range(problems)]
-    base_evaluation = write_evaluation(folder, golds, np.full(problems, base), np.zeros(problems), iteration=0)
-    final_evaluation = write_evaluation(folder, golds, correct, np.broadcast_to(invalid, problems), iteration=1)
+    golds = [str(first_gold + index) for index in range(len(correct))]
+    base_evaluation = write_evaluation(folder, golds, base, 0, iteration=0)
+    final_evaluation = write_evaluation(folder, golds, correct, invalid, iteration=1)
     config = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
     write_run(folder, config, [], [base_evaluation, final_evaluation], {})
 
 
 def write_evaluation(folder, golds, correct, invalid, *, iteration):
-    """The record of an evaluation whose verdicts lie in the store of a run."""
+    """The record of an evaluation whose verdicts lie in the store of a run; its counts may be one for all problems."""
     number = np.arange(N)
-    is_correct = number < correct[:, None]
-    is_invalid = number >= N - invalid[:, None]
-    is_odd_answer = number == correct[:, None]
+    correct, invalid = (np.broadcast_to(counts, len(golds))[:, None] for counts in (correct, invalid))
+    is_correct = number < correct
+    is_invalid = number >= N - invalid
+    is_odd_answer = number == correct
     verdicts = np.select([is_correct, is_invalid], [CORRECT, INVALID], INCORRECT)
     classes = np.select([is_correct, is_invalid, is_odd_answer], [0, -1, 2], 1)
     columns = {"verdict": np.array(VERDICTS)[verdicts].ravel(), "class": classes.astype(np.int32).ravel()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests import by_hand
+from tests.conftest import each_row
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.estimates import difference_between, estimate, estimate_text, headlines
 from topr_exp.report.repetitions import Repetitions, counts_as_text, difference, problem_shares
@@ -44,7 +45,13 @@ def test_an_unfinished_run_has_no_final_figure(runs):
     assert estimate([unfinished], "pass@1", "base").value == 0.3
 
 
-@pytest.mark.parametrize("sources, cases", [({}, 50), ({"sources": 10}, 10)])
+CASES = """
+{} | 50
+{"sources": 10} | 10
+"""
+
+
+@each_row("sources cases", CASES, literals=True)
 def test_nothing_invalid_has_the_interval_of_so_many_sources(sources, cases):
     """The rule of three: of n cases none, at most 1 − 0.025^(1/n); solutions to one problem are one case."""
     run = made_run("x", BASE, evaluation(60, 70, 0) | sources)
@@ -78,14 +85,20 @@ def test_a_mean_reward_is_no_share(runs):
     assert estimate_text(runs[1:], "pass@1") == "50.0 [46.0, 55.0]"
 
 
-def test_a_verifiers_solutions_to_a_problem_are_averaged_and_no_others():
-    """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
-    counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1", "maj": "1000 0 500 0 250 1000"}
-    results = {"n": 4, "solutions": 2, "of_problems": counts}
+# A figure | a column of a record | counts of three problems' first solutions, then of their second ones | means of both
+SOLUTIONS = """
+"pass@1" | "correct" | "4 0 1 2 0 3" | [0.75, 0, 0.5]
+"invalid" | "invalid" | "0 4 1 0 2 1" | [0, 0.75, 0.25]
+"maj" | "maj" | "1000 0 500 0 250 1000" | [0.5, 0.125, 0.75]
+"""
 
-    assert problem_shares(results, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
-    assert problem_shares(results, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
-    assert problem_shares(results, "maj").tolist() == [0.5, 0.125, 0.75]
+
+@each_row("figure column counts shares", SOLUTIONS, literals=True)
+def test_a_verifiers_solutions_to_a_problem_are_averaged_and_no_others(figure, column, counts, shares):
+    """It is asked of all first solutions, then of all second ones; of each there are four verdicts."""
+    results = {"n": 4, "solutions": 2, "of_problems": {column: counts}}
+
+    assert problem_shares(results, figure).tolist() == shares
 
 
 def repetitions(level_of_seed):

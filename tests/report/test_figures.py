@@ -1,12 +1,14 @@
 """Every number of a plot, of runs that differ in nothing but their seeds, with its 95 % interval."""
 
 import math
+from ast import literal_eval
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests import by_hand
+from tests.conftest import each_row
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.drawing import draw, draw_files
 from topr_exp.report.grouping import group_runs
@@ -21,12 +23,13 @@ def runs_of(algo, correct, maj, invalid, **settings):
     """Three seeds; the curve is below what is measured in the end, which is on other problems."""
     runs = []
     for seed, shift in enumerate(SHIFTS):
-        final = evaluation(correct + shift, maj + shift, invalid, ends=(correct - 4, correct + 4))
+        level = correct + shift
+        final = evaluation(level, maj + shift, invalid, ends=(correct - 4, correct + 4))
         final["correct_histogram"] = [10, 0, 40]
-        curve = {0: (28.0, 22.0), 10: (correct - 9 + shift, invalid + 4), 20: (correct - 5 + shift, invalid + 2)}
+        curve = {0: (28.0, 22.0), 10: (level - 9, invalid + 4), 20: (level - 5, invalid + 2)}
         updates = [{"loss": step + shift, "kl_mu": 2.0 * step + len(algo)} for step in range(1, 5)]
-        name = f"{algo}{seed}"
-        runs.append(made_run(name, BASE, final, curve, updates, seed=seed, algo__name=algo, **settings))
+        run = made_run(f"{algo}{seed}", BASE, final, curve, updates, seed=seed, algo__name=algo, **settings)
+        runs.append(run)
     return runs
 
 
@@ -55,22 +58,26 @@ def plots():
     return lines_by_plot([*runs_of("topr", 60, 70, 5), *runs_of("is", 45, 50, 11)])
 
 
-# A plot, its lines, and the percentage at each position of a line
-PERCENTS = {
-    "curve_pass_1": {"topr": {0: 28, 10: 51, 20: 55}, "is": {0: 28, 10: 36, 20: 40}},
-    "curve_invalid": {"is": {0: 22, 10: 15, 20: 13}},
-    "training_kl_mu": {"is": {1: 400, 2: 600, 3: 800, 4: 1000}},
-    "final": {"invalid": {0: 5, 1: 11}, "base pass@1": {0: 30, 1: 30}},
-    "pass_at_k": {"base": {1: 30, 8: 50}, "topr": {1: 60, 8: 80}, "is": {1: 45, 8: 65}},
-    "maj_at_k": {"is": {8: 50}},
-    "correct_histogram": {"topr": {0: 20, 1: 0, 2: 80}, "base": {0: 0, 1: 0, 2: 100}},
-}
+# A plot | one of its lines | the percentage at each position
+PERCENTS = """
+curve_pass_1 | topr | {0: 28, 10: 51, 20: 55}
+curve_pass_1 | is | {0: 28, 10: 36, 20: 40}
+curve_invalid | is | {0: 22, 10: 15, 20: 13}
+training_kl_mu | is | {1: 400, 2: 600, 3: 800, 4: 1000}
+final | invalid | {0: 5, 1: 11}
+final | base pass@1 | {0: 30, 1: 30}
+pass_at_k | base | {1: 30, 8: 50}
+pass_at_k | topr | {1: 60, 8: 80}
+pass_at_k | is | {1: 45, 8: 65}
+maj_at_k | is | {8: 50}
+correct_histogram | topr | {0: 20, 1: 0, 2: 80}
+correct_histogram | base | {0: 0, 1: 0, 2: 100}
+"""
 
 
-@pytest.mark.parametrize("plot", PERCENTS)
-def test_every_number_is_that_of_its_group(plot, plots):
-    for line, values in PERCENTS[plot].items():
-        assert percents(plots[plot][line]) == values
+@each_row("plot line values", PERCENTS)
+def test_every_number_is_that_of_its_group(plot, line, values, plots):
+    assert percents(plots[plot][line]) == literal_eval(values)
 
 
 def test_intervals_are_over_the_seeds_and_those_of_one_evaluation_over_its_problems(plots):
@@ -152,10 +159,10 @@ def test_whiskers_reach_from_the_low_to_the_high_end():
 def test_a_band_reaches_from_the_low_to_the_high_end():
     (outline,) = drawn_axes(whiskers=False).collections[0].get_paths()
 
-    heights = pd.DataFrame(outline.vertices, columns=["x", "y"]).groupby("x")["y"]
+    heights = pd.DataFrame(outline.vertices).groupby(0)[1]
 
-    assert heights.min().tolist() == pytest.approx((100 * POINTS["low"]).tolist())
-    assert heights.max().tolist() == pytest.approx((100 * POINTS["high"]).tolist())
+    ends = heights.agg(["min", "max"])
+    assert ends.to_numpy() == pytest.approx(100 * POINTS[["low", "high"]].to_numpy())
 
 
 # ---- curves of single runs, and bands over repetitions

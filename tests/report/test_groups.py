@@ -3,9 +3,10 @@
 import functools
 import json
 import math
+from ast import literal_eval
 from pathlib import Path
 
-from tests.conftest import config_of
+from tests.conftest import config_of, parted
 from tests.report.made_up import made_run
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.page import list_facts
@@ -58,21 +59,21 @@ def test_each_setting_that_makes_another_run_makes_another_group_but_seeds_do_no
     assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= pooled
 
 
-LORA = {"rank": 16, "alpha": 32}
-CHANGES = {
-    "lora": [LORA, LORA | {"rank": 17}, {"rank": None}],
-    "options": [{}, {"digits": 3}, {"digits": "3"}],
-    "template": ["not set", None, "a"],
-    "lr": [0.12345678, 0.12345679],
-    "new": [1],
-}
+# A setting | values that make runs of which no two are repetitions
+CHANGES = """
+lora | [{"rank": 16, "alpha": 32}, {"rank": 17, "alpha": 32}, {"rank": None}]
+options | [{}, {"digits": 3}, {"digits": "3"}]
+template | ["not set", None, "a"]
+lr | [0.12345678, 0.12345679]
+new | [1]
+"""
 
 
 def test_runs_of_different_settings_are_never_averaged():
-    """Runs of which no two are repetitions, each with another seed: as many groups, no two with one name."""
+    """Each has another seed: as many groups, no two with one name."""
     runs = []
-    for key, values in CHANGES.items():
-        for value in values:
+    for key, values in parted(CHANGES):
+        for value in literal_eval(values):
             runs.append(made_run(f"r{len(runs)}", {}, {}, seed=len(runs), **{f"x__{key}": value}))
 
     comparison = group_runs(runs)

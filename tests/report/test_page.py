@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import names_in, read_json, refused, write_lines
+from tests.conftest import contents, names_in, read_json, refused, write_file, write_lines
 from tests.run_folders import completion, make_run, make_sweep
 from topr_exp.report.__main__ import AUTHOR, main, write_report
 from topr_exp.report.page import render_completions
@@ -69,6 +69,12 @@ fetch("http://127.0.0.1:1/").then(() => "sent", () => "refused").then((answer) =
 """
 
 
+BROWSER = """
+chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --enable-logging=stderr
+--virtual-time-budget=60000
+"""
+
+
 def sha256(text):
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -80,9 +86,8 @@ def read(page, width):
     code = f"{script}{{{READER}}}"
     copy = page.with_name("copy.html")
     copy.write_text(text.replace(script, code).replace(sha256(script), sha256(code)))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
-    options += ["--virtual-time-budget=60000", f"--window-size={width},900", "--dump-dom", copy.as_uri()]
-    process = subprocess.run(["chromium", *options], capture_output=True, text=True, timeout=300)
+    words = [*BROWSER.split(), f"--window-size={width},900", "--dump-dom", copy.as_uri()]
+    process = subprocess.run(words, capture_output=True, text=True, timeout=300)
     values = re.search('data-found="(.*?)"', process.stdout)
     assert values is not None, process.stderr[-2000:]
     return json.loads(html.unescape(values[1])) | {"console": re.findall("CONSOLE.*", process.stderr)}
@@ -191,10 +196,6 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
 def write_manifest(folder, *files):
     (folder / "manifest.json").write_text(json.dumps({"written_by": AUTHOR, "files": files}))
 
@@ -208,9 +209,7 @@ def test_a_failing_report_is_a_warning_of_the_sweep(runs, capsys):
 
 @pytest.mark.parametrize("manifest", [None, '{"files": ["thesis.tex"]}', f'{{"written_by": "{AUTHOR}", "files": 3}}'])
 def test_a_folder_with_files_that_no_report_listed_is_refused(manifest, runs, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "thesis.tex").write_text("mine")
+    out = write_file(tmp_path / "out/thesis.tex", "mine").parent
     if manifest is not None:
         (out / "manifest.json").write_text(manifest)
     files = contents(out)
@@ -227,10 +226,9 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     assert capsys.readouterr().out == f"report: {out}/report.html (figures/ and tables/ beside it)\n"
     files = read_json(out / "manifest.json")["files"]
     assert {"manifest.json", *files} == contents(out).keys()
-    (out / "mine").mkdir()
     own_files = {"figures/photo.png", "mine/thesis.tex"}
     for name in (*own_files, "figures/curve_old.pdf", "../mine.txt"):
-        (out / name).write_text("mine")
+        write_file(out / name, "mine")
     write_manifest(out, *files, "figures/curve_old.pdf", "figures/photo.png", "mine/thesis.tex", "../mine.txt")
 
     write_report([runs], out)
@@ -245,21 +243,19 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
 @pytest.mark.parametrize("name", ["report", "report/figures", "report/tables"])
 def test_no_report_is_written_through_a_link(name, runs, tmp_path):
     """As a folder that somebody else packed may have it, with a manifest that names files beyond."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "curve_mine.pdf").write_text("mine")
+    file = write_file(tmp_path / "elsewhere/curve_mine.pdf", "mine")
     link = runs / name
     link.parent.mkdir(exist_ok=True)
-    link.symlink_to(elsewhere)
+    link.symlink_to(file.parent)
     if name != "report":
         write_manifest(link.parent, "figures/curve_mine.pdf", "tables/curve_mine.pdf")
 
     with refused(f"^{link} is a symbolic link"):
         write_report([runs])
 
-    assert contents(elsewhere) == {"curve_mine.pdf": "mine"}
+    assert contents(file.parent) == {"curve_mine.pdf": b"mine"}
     if name == "report":  # but a link that the user names is theirs
-        (elsewhere / "curve_mine.pdf").unlink()
+        file.unlink()
         assert write_report([runs], link).exists()
 
 

@@ -35,6 +35,12 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def topr(folder):
+    """Its runs of the best algorithm."""
+    return find_runs([folder / "topr"])
+
+
 def rank(*runs):
     return rank_groups(best_first(group_runs(runs).groups))
 
@@ -44,12 +50,12 @@ def verdict_on(*runs):
     return rank(*runs)[0].partition("). ")[2]
 
 
-def test_the_best_is_named_with_what_is_below_and_what_is_not_told_apart_from_it(folder):
+def test_the_best_is_named_with_what_is_below_and_what_is_not_told_apart_from_it(folder, topr):
     runs = find_runs([folder])
 
     sentence, rows = rank(*runs)
 
-    mean = estimate_text(find_runs([folder / "topr"]), "pass@1")
+    mean = estimate_text(topr, "pass@1")
     assert sentence.startswith(f"topr has the highest mean of 3, {mean} % pass@1 (3 runs). ")
     assert sentence.endswith(f"Below another, {CONFIDENCE}: sft. Not told apart from it: tis.")
     assert column(rows, "pass@1, %") == ["topr", "tis", "sft"]
@@ -75,8 +81,7 @@ def test_a_winner_is_above_all_others_by_three_seeds_at_least(folder):
     assert verdict_on(*topr, *tis, *sft[1:]) == "Not told apart from it: tis. Not compared: sft."
 
 
-def test_runs_on_other_problems_or_without_verdicts_are_not_compared(folder, tmp_path):
-    topr = find_runs([folder / "topr"])
+def test_runs_on_other_problems_or_without_verdicts_are_not_compared(topr, tmp_path):
     on_other_problems = write_runs(tmp_path, "others", COUNTS["sft"], first_gold=1)
     without_verdicts = write_runs(tmp_path, "gone", COUNTS["sft"])
     for run in without_verdicts:
@@ -105,17 +110,17 @@ def test_the_highest_mean_by_seeds_that_others_lack_is_no_winner():
     assert compare_with_best(values, "topr", []) == [f"Below another, {CONFIDENCE}: topr."]
 
 
-def test_groups_of_one_mean_share_the_first_place(folder, tmp_path):
-    twins = [*find_runs([folder / "topr"]), *write_runs(tmp_path, "twin", COUNTS["topr"])]
+def test_groups_of_one_mean_share_the_first_place(folder, topr, tmp_path):
+    twins = [*topr, *write_runs(tmp_path, "twin", COUNTS["topr"])]
+    sft, tis = (find_runs([folder / algo]) for algo in ("sft", "tis"))
 
     assert rank(*twins)[0].startswith("topr; twin share the highest mean of 2, ")
-    assert verdict_on(*twins, *find_runs([folder / "sft"])) == f"They are above all others, {CONFIDENCE}."
-    assert verdict_on(*twins, *find_runs([folder / "tis"])) == "Not told apart from them: tis."
+    assert verdict_on(*twins, *sft) == f"They are above all others, {CONFIDENCE}."
+    assert verdict_on(*twins, *tis) == "Not told apart from them: tis."
 
 
-def test_a_single_group_is_compared_with_its_base(folder):
-    runs = find_runs([folder / "topr"])
+def test_a_single_group_is_compared_with_its_base(topr):
     gain = crossed_interval((COUNTS["topr"] - 1) / N).percent(sign=True)
-    base, final = (estimate_text(runs, "pass@1", stage) for stage in ("base", "final"))
+    base, final = (estimate_text(topr, "pass@1", stage) for stage in ("base", "final"))
 
-    assert rank(*runs) == (f"topr went from {base} to {final} % pass@1 (3 runs), by {gain} points.", [])
+    assert rank(*topr) == (f"topr went from {base} to {final} % pass@1 (3 runs), by {gain} points.", [])

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import become_ordinary, column, names_in, refused, write_lines
+from tests.conftest import append_text, become_ordinary, column, names_in, refused, write_file, write_lines
 from tests.run_folders import make_run, write_json
 from topr_exp import compare
 from topr_exp.report import __main__ as report
@@ -40,8 +40,7 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
     _, folder = make_run(tmp_path, done=False)
     (folder / "error.txt").write_text("TOPRError: no space left\n\ntraceback")
     write_json(folder / "summary.json", {"base": {"pass@1": 0.2}, "note": "no positives"})
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"iteration": 1, "step": 21, "sam')
+    append_text(folder / "metrics.jsonl", '{"iteration": 1, "step": 21, "sam')
 
     run = read_run(folder)
 
@@ -58,8 +57,7 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path):
     _, folder = make_run(tmp_path / "a", "name=first")
     make_run(tmp_path / "a", "name=second", "seed=1")
     for name in ("model", "iteration-1"):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text("{}")
+        write_file(folder / name / "config.json", "{}")
 
     assert [run.path.parent.name for run in find_runs([tmp_path])] == ["first", "second"]
     assert len(find_runs([tmp_path, folder, tmp_path / "a"])) == 2

@@ -11,7 +11,7 @@ from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
 from reproduce.bench.scores import score_cells
 from reproduce.bench.table import cell_text, write_bench
-from tests.conftest import ROOT, column, read_json, values_of
+from tests.conftest import ROOT, column, document, read_json, values_of, write_file
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
 
@@ -26,7 +26,7 @@ class CopiedRuns:
 
     def __init__(self, finished, error_of=lambda job: ""):
         self.finished, self.error_of = finished, error_of
-        self.started: list[str] = []  # folders of runs
+        self.started = []  # folders of runs
         self.most_runs = 10**9  # then it is stopped
 
     def __call__(self, jobs, words):
@@ -36,8 +36,7 @@ class CopiedRuns:
             folder = job.config.folder
             self.started.append(folder.name)
             if error := self.error_of(job):
-                folder.mkdir(parents=True)
-                (folder / "error.txt").write_text(error)
+                write_file(folder / "error.txt", error)
             else:
                 shutil.copytree(self.finished.folder, folder)
         return 0
@@ -66,8 +65,7 @@ def test_every_shipped_loss_has_a_row():
 
 
 def test_every_setting_that_a_document_names_has_a_row():
-    document = (ROOT / "docs/losses.md").read_text()
-    settings = re.findall(r"^(?:- |  )[^`]*`(algo=[^`]* [^`]*)`", document, re.MULTILINE)
+    settings = re.findall(r"^(?:- |  )[^`]*`(algo=[^`]* [^`]*)`", document("losses.md"), re.MULTILINE)
     of_loss_alone = {words for words in settings if all(map(is_loss_word, words.split()))}
 
     assert len(of_loss_alone) > 10

@@ -49,14 +49,20 @@ def test_balanced_accuracy_counts_each_kind_of_solution_half():
 
 def test_difficulty_weights_by_hand():
     """Three problems of 10 completions with 1, 1 and 7 correct: p = 0.3. p̃ = 0.3 is c = 0, p̃ = 1 is c = −1."""
-    weights = difficulty_weights(np.array([1, 1, 7]), np.array([10, 10, 10]), [0.3, 1.0, 0.0])
+    correct, completions = np.array([1, 1, 7]), np.array([10, 10, 10])
+
+    weights = difficulty_weights(correct, completions, [0.3, 1.0, 0.0])
 
     assert weights["positive_share"] == pytest.approx(0.3)
     assert weights["baseline"] == pytest.approx([0, -1, 1])
     assert weights["problems"] == [0, 2, 0, 0, 0, 0, 0, 1, 0, 0]
-    assert_allclose(weights["share"][:, [1, 7]], [[2 / 3, 1 / 3], [2 / 9, 7 / 9], [18 / 21, 3 / 21]])
-    assert_allclose(weights["per_problem"][:, [1, 7]], [[1, 1], [1 / 3, 7 / 3], [9 / 7, 3 / 7]])
-    assert np.isnan(weights["per_problem"][:, 0]).all()
+    _, one_correct, *_, seven_correct, _, _ = weights["share"].T
+    assert_allclose(one_correct, [2 / 3, 2 / 9, 6 / 7])
+    assert_allclose(seven_correct, [1 / 3, 7 / 9, 1 / 7])
+    empty, one_correct, *_, seven_correct, _, _ = weights["per_problem"].T
+    assert_allclose(one_correct, [1, 1 / 3, 9 / 7])
+    assert_allclose(seven_correct, [1, 7 / 3, 3 / 7])
+    assert np.isnan(empty).all()
 
 
 def test_weights_by_difficulty_of_a_run_are_of_what_its_first_iteration_trained_on(finished):

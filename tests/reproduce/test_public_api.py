@@ -6,7 +6,7 @@ import re
 import pytest
 
 import topr_exp
-from tests.conftest import ROOT
+from tests.conftest import ROOT, document
 from topr_exp import report
 
 PUBLIC_NAMES = {"topr_exp": set(topr_exp.__all__), "topr_exp.report": set(report.__all__)}
@@ -15,7 +15,7 @@ PUBLIC_NAMES = {"topr_exp": set(topr_exp.__all__), "topr_exp.report": set(report
 def imported_names(path):
     """The modules of topr_exp that a file imports from, each with a name; "*": the module itself."""
     names = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             names += [(str(node.module), alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -31,7 +31,7 @@ def test_files_import_public_names_alone():
 
 def test_public_functions_and_classes_stand_on_the_page_of_the_api():
     members_of_modules = {}
-    for block in (ROOT / "docs/api.md").read_text(encoding="utf-8").split("\n::: ")[1:]:
+    for block in document("api.md").split("\n::: ")[1:]:
         module, _, options = block.partition("\n")
         members_of_modules[module] = set(re.findall(r"\w+", options)) - {"options", "members"}
 
@@ -44,6 +44,6 @@ def test_public_functions_and_classes_stand_on_the_page_of_the_api():
 
 @pytest.mark.parametrize("module", PUBLIC_NAMES)
 def test_public_names_stand_in_the_document(module):
-    words = set(re.findall(r"\w+", (ROOT / "docs/python.md").read_text(encoding="utf-8")))
+    words = set(re.findall(r"\w+", document("python.md")))
 
     assert PUBLIC_NAMES[module] <= words, "docs/python.md does not name them"

@@ -10,7 +10,7 @@ from reproduce.jobs import plan_figure
 from reproduce.rates import RateFiles, missing_trials
 from reproduce.records import read_rates, runs_of
 from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate
-from tests.conftest import lines_of, values_of, write_lines
+from tests.conftest import each_row, lines_of, values_of, write_lines
 from tests.reproduce.worlds import figure_named, request_for
 from tests.run_folders import write_json
 from topr_exp.schema import plain
@@ -36,14 +36,15 @@ def searched(scores):
     return tried
 
 
-@pytest.mark.parametrize(
-    "levels, best, runs",
-    [
-        ((1, 2, 3, 66, 80, 66, 3), 3e-4, 4),  # the others are plainly worse: one seed each
-        ((1, 2, 3, 78, 80, 79, 3), 3e-4, 6),
-        ((90, 80, 70, 60, 50, 40, 30), 3e-6, 7),  # to the grid's end, past what is plainly worse
-    ],
-)
+# Scores along the grid | the best rate | how many runs it takes
+SEARCHES = """
+(1, 2, 3, 66, 80, 66, 3) | 3e-4 | 4
+(1, 2, 3, 78, 80, 79, 3) | 3e-4 | 6
+(90, 80, 70, 60, 50, 40, 30) | 3e-6 | 7
+"""  # of the first the others are plainly worse: one seed each; the last is to the grid's end, past what is so
+
+
+@each_row("levels best runs", SEARCHES, literals=True)
 def test_a_search_grows_until_its_choice_has_neighbours(levels, best, runs):
     tried = searched(of_grid(*levels))
 

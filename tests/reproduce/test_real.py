@@ -21,7 +21,7 @@ from reproduce.real.plan import (
     plan_steps,
 )
 from reproduce.real.solutions import write_solutions
-from tests.conftest import ROOT, config_of, lines_of, read_json, refused, values_of, write_lines
+from tests.conftest import config_of, document, lines_of, read_json, refused, values_of, write_lines
 from tests.reproduce.worlds import group
 from topr_exp import run_sweep
 from topr_exp.models.model_folder import SHIPPED
@@ -61,10 +61,10 @@ def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
 
 
 def test_speeds_are_those_of_the_document():
-    document = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    page = document("performance.md")
 
-    assert f"{UPDATED_PER_SECOND:,} completion tokens/s" in document
-    assert f"{SAMPLED_PER_SECOND:,} to 13,100 tokens/s" in document
+    assert f"{UPDATED_PER_SECOND:,} completion tokens/s" in page
+    assert f"{SAMPLED_PER_SECOND:,} to 13,100 tokens/s" in page
 
 
 def test_the_plan_is_listed_and_starts_nothing(tmp_path, capsys):
@@ -136,7 +136,7 @@ def page_of(folder, invalid_of_share):
             runs = group("topr", 1.0, invalid=invalid, base={"invalid": 20.0})
         for record in runs.records():
             cell_records.append(record | {"answers": {"base": answers, "final": answers}})
-    return write_outcome(None, cell_records, 51, folder).read_text(encoding="utf-8")
+    return write_outcome(None, cell_records, 51, folder).read_text()
 
 
 def test_the_hypothesis_is_decided_by_the_records(tmp_path):
@@ -175,7 +175,7 @@ def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
     assert len(list(folder.glob("store/rollouts/*"))) == 3
     for record in stored["runs"]:
         assert {"length", "truncated_share"} < record["answers"]["base"].keys() == record["answers"]["final"].keys()
-    page = (folder / "real.md").read_text(encoding="utf-8")
+    page = (folder / "real.md").read_text()
     assert "17 of 17 runs ended." in page
     assert "numbers of tiny mean nothing here" in page
     assert (folder / "real.png").read_bytes().startswith(b"\x89PNG")

@@ -16,7 +16,7 @@ from reproduce.claims import (
     within,
 )
 from reproduce.selection import pick
-from tests.conftest import values_of
+from tests.conftest import each_row, values_of
 from tests.reproduce.worlds import group, planted_runs
 from topr_exp.report import Interval, crossed_interval, t_interval
 
@@ -25,16 +25,28 @@ def make_interval(value, low, high, seeds=3):
     return Interval(value, low, high, seeds, error=(high - low) / 4, freedom=60)
 
 
-NEAR, WIDE, FAR = make_interval(0.0, -0.02, 0.02), make_interval(0.02, -0.03, 0.07), make_interval(0.1, 0.04, 0.2)
+INTERVALS = {
+    "near": make_interval(0.0, -0.02, 0.02),
+    "wide": make_interval(0.02, -0.03, 0.07),
+    "far": make_interval(0.1, 0.04, 0.2),
+    "none": None,
+}
+# An interval | a limit | whether it lies above
+SIDES = """
+"far" | 0.039 | True
+"far" | 0.04 | None
+"far" | 0.21 | False
+"near" | 0.0 | None
+"none" | 0.0 | None
+"""
 
 
-@pytest.mark.parametrize(
-    "interval, limit, is_above",
-    [(FAR, 0.039, True), (FAR, 0.04, None), (FAR, 0.21, False), (NEAR, 0.0, None), (None, 0.0, None)],
-)
-def test_an_interval_decides_where_all_of_it_lies_on_one_side(interval, limit, is_above):
-    assert above("", interval, limit).holds is is_above
-    assert below("", interval, limit).holds is {True: False, False: True, None: None}[is_above]
+@each_row("name limit is_above", SIDES, literals=True)
+def test_an_interval_decides_where_all_of_it_lies_on_one_side(name, limit, is_above):
+    is_below = {True: False, False: True, None: None}[is_above]
+
+    assert above("", INTERVALS[name], limit).holds is is_above
+    assert below("", INTERVALS[name], limit).holds is is_below
 
 
 def test_p_at_an_end_of_the_interval_is_5_percent():
@@ -61,10 +73,15 @@ def test_fewer_than_three_seeds_decide_nothing(rule):
     assert claim.evidence.endswith("; fewer than 3 seeds")
 
 
-@pytest.mark.parametrize(
-    "neighbour, rate, is_beside",
-    [(40, "best optim.lr tis", True), (50, "best optim.lr tis", False), (40, "tis optim.lr=0.0003", False)],
-)
+# Where TIS ends at a rate of 3e-4, and at 60 % at 1e-4 | which of both a claim compares | whether beside a cliff
+CLIFFS = """
+40 | "best optim.lr tis" | True
+50 | "best optim.lr tis" | False
+40 | "tis optim.lr=0.0003" | False
+"""
+
+
+@each_row("neighbour rate is_beside", CLIFFS, literals=True)
 def test_a_claim_says_that_the_lower_ones_best_rate_stands_beside_a_cliff(neighbour, rate, is_beside):
     runs = planted_runs(group("topr", 80), group("tis", 60), group("tis", neighbour, optim__lr=3e-4))
 
@@ -76,11 +93,18 @@ def test_a_claim_says_that_the_lower_ones_best_rate_stands_beside_a_cliff(neighb
         assert claim.evidence.endswith(BESIDE_CLIFF) is is_beside
 
 
-@pytest.mark.parametrize("intervals, holds", [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])
-def test_all_intervals_have_to_lie_within(intervals, holds):
-    labelled = dict(zip("ab", intervals, strict=True))
+WITHIN = """
+"near" | "near" | True
+"near" | "wide" | None
+"wide" | "far" | False
+"""
 
-    assert all_within("", labelled, 0.03).holds is holds
+
+@each_row("first second holds", WITHIN, literals=True)
+def test_all_intervals_have_to_lie_within(first, second, holds):
+    intervals = {"a": INTERVALS[first], "b": INTERVALS[second]}
+
+    assert all_within("", intervals, 0.03).holds is holds
 
 
 def test_holm_marks_what_is_decided_alone():
@@ -100,27 +124,27 @@ def test_holm_marks_what_is_decided_alone():
     assert verdict(holm(claims)) == "partly"
 
 
-@pytest.mark.parametrize(
-    "holds, word",
-    [
-        ((True, False), "partly"),
-        ((False, None), "undecided"),
-        ((False, False), "reversed"),
-        ((), "nothing to decide"),
-    ],
-)
+VERDICTS = """
+(True, False) | "partly"
+(False, None) | "undecided"
+(False, False) | "reversed"
+() | "nothing to decide"
+"""
+
+
+@each_row("holds word", VERDICTS, literals=True)
 def test_a_figures_verdict(holds, word):
     assert verdict([Claim("", is_shown, "") for is_shown in holds]) == word
 
 
-@pytest.mark.parametrize(
-    "first, second, word, counts",
-    [
-        ((70.0, 71.0, 70.0), (5.0, 5.0, 4.0), "shown", "0 of 3 against 3 of 3"),
-        ((50.0, 51.0, 19.0), (5.0, 6.0, 5.0), "undecided", "1 of 3 against 3 of 3"),
-        ((2.0, 1.0, 2.0), (50.0, 51.0, 50.0), "reversed", "3 of 3 against 0 of 3"),
-    ],
-)
+COLLAPSED = """
+(70.0, 71.0, 70.0) | (5.0, 5.0, 4.0) | "shown" | "0 of 3 against 3 of 3"
+(50.0, 51.0, 19.0) | (5.0, 6.0, 5.0) | "undecided" | "1 of 3 against 3 of 3"
+(2.0, 1.0, 2.0) | (50.0, 51.0, 50.0) | "reversed" | "3 of 3 against 0 of 3"
+"""
+
+
+@each_row("first second word counts", COLLAPSED, literals=True)
 def test_a_group_with_collapsed_seeds_is_above_none(first, second, word, counts):
     """A seed below half of the base's 40 % has collapsed."""
     base = {"correct": 40.0}
@@ -143,39 +167,51 @@ RUNS = planted_runs(
 )
 
 
-@pytest.mark.parametrize(
-    "choice, levels",
-    [
-        ("topr algo.beta=0.5", {40}),
-        ("ppo,dpo", {50, 30}),
-        ("ppo,tis", set()),
-        ("best algo.beta topr", {60}),
-        ("largest algo.beta", {40, 30}),
-        ("smallest algo.beta topr", {60}),
-        ("topr,is data.name=math", {20}),
-    ],
-)
+# A choice | where the runs of seed 0 end that it names, in percent
+CHOICES = """
+"topr algo.beta=0.5" | [40]
+"ppo,dpo" | [30, 50]
+"ppo,tis" | []
+"best algo.beta topr" | [60]
+"largest algo.beta" | [30, 40]
+"smallest algo.beta topr" | [60]
+"topr,is data.name=math" | [20]
+"""
+
+
+@each_row("choice levels", CHOICES, literals=True)
 def test_the_runs_that_a_choice_names(choice, levels):
-    picked = pick(RUNS, choice)
+    records = [record for record in pick(RUNS, choice) if record["settings"]["seed"] == 0]
 
-    shares = {round(100 * record["final"]["correct"]) for record in picked if record["settings"]["seed"] == 0}
-    assert shares == levels
+    shares = [round(100 * record["final"]["correct"]) for record in records]
+    assert sorted(shares) == levels
 
 
-@pytest.mark.parametrize(
-    "names, options, word, points",
-    [
-        (("ppo", "dpo"), {}, "shown", 20),
-        (("dpo", "ppo"), {}, "reversed", -20),
-        (("dpo", "ppo"), {"limit": -0.25}, "shown", -20),
-        (("ppo", "dpo"), {"metric": "maj"}, "shown", 20),
-        (("dpo", None), {"metric": "invalid"}, "reversed", -10),
-        (("ppo", "ppo"), {}, "equal", 0),
-        (("ppo", "ppo"), {"limit": 0.03, "rule": within}, "shown", 0),
-    ],
-)
-def test_a_group_is_compared_with_its_reference_in_its_metric(names, options, word, points):
-    claim = ends_above("", *names, **options)(RUNS, {})
+# A group | its reference, None for the base | what else the claim says | its word | the difference in points
+COMPARED = """
+"ppo" | "dpo" | {} | "shown" | 20
+"dpo" | "ppo" | {} | "reversed" | -20
+"dpo" | "ppo" | {"limit": -0.25} | "shown" | -20
+"ppo" | "dpo" | {"metric": "maj"} | "shown" | 20
+"dpo" | None | {"metric": "invalid"} | "reversed" | -10
+"ppo" | "ppo" | {} | "equal" | 0
+"""
+
+
+@each_row("name reference options word points", COMPARED, literals=True)
+def test_a_group_is_compared_with_its_reference_in_its_metric(name, reference, options, word, points):
+    claim = ends_above("", name, reference, **options)(RUNS, {})
 
     assert claim.word == word
-    assert float(claim.evidence.removeprefix("difference: ").split(" ")[0]) == pytest.approx(points, abs=0.6)
+    assert points_of(claim) == pytest.approx(points, abs=0.6)
+
+
+def points_of(claim):
+    """The difference that a claim rests on."""
+    return float(claim.evidence.removeprefix("difference: ").split(" ")[0])
+
+
+def test_a_group_is_within_a_limit_of_its_reference():
+    claim = ends_above("", "ppo", "ppo", limit=0.03, rule=within)(RUNS, {})
+
+    assert (claim.word, points_of(claim)) == ("shown", 0)

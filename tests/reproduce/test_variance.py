@@ -1,7 +1,6 @@
 """The papers' Table 1, and distances: against log-probabilities and gradients by the model's own forward pass."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from topr_exp.models.policy import load_policy
 pytestmark = pytest.mark.extended
 
 # What a ratio r weighs, by the papers' names of the losses.
-WEIGHTS: dict[str, Callable[[float, bool], float]] = {
+WEIGHTS = {
     "sft": lambda r, is_correct: float(is_correct),
     "naive": lambda r, is_correct: 1,
     "is": lambda r, is_correct: r,

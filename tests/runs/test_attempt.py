@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import topr_exp
-from tests.conftest import each_row, overrides, read_json, refused, small_config, values_of
+from tests.conftest import append_text, each_row, overrides, read_json, refused, small_config, values_of, write_file
 from tests.processes import PROCESSES
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
@@ -44,16 +44,15 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
 # ---- overwrite=true
 
 
-def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, tmp_path):
-    finished, summary = smoke
-    shutil.copytree(finished.output_dir, tmp_path, dirs_exist_ok=True)
+def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, copied_smoke, tmp_path):
+    _, summary = smoke
 
     second_summary = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
 
-    folder = small_config(tmp_path).folder
+    folder = copied_smoke.folder
     replaced = folder.parent / f"replaced/{folder.name}-1"
-    assert second_summary["final"]["pass@1"] == summary["final"]["pass@1"]
-    assert read_json(replaced / "summary.json")["final"]["pass@1"] == summary["final"]["pass@1"]
+    for made_summary in (second_summary, read_json(replaced / "summary.json")):
+        assert made_summary["final"]["pass@1"] == summary["final"]["pass@1"]
     assert (replaced / "DONE").exists()
     assert not (replaced / run_lock.CLAIM).exists()
     assert read_json(folder / "config.json")["resolved"]["overwrite"] is False
@@ -70,8 +69,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path):
     config = small_config(tmp_path, "overwrite=true")
     sweep_run = Run(config.folder, 3, [], {"overwrite": True}, "", [], 0.0)
     assert overwrite.move_overwritten_folder(config).overwrite is False  # no folder: nothing to move
-    config.folder.mkdir(parents=True)
-    (config.folder / "mine").touch()
+    write_file(config.folder / "mine")
     pipe, pipe_of_holder = PROCESSES.Pipe()
     holder = PROCESSES.Process(target=hold, args=(config.folder, pipe_of_holder))
     holder.start()
@@ -186,8 +184,7 @@ def test_damaged_small_files_are_made_again_and_lost_lines_are_noted(content, co
         (folder / name).write_text(content)
     drop_line(folder / "metrics.jsonl", 1)
     drop_line(folder / "eval.jsonl", 1)
-    with (folder / "eval.jsonl").open("a") as file:
-        file.write(f"{content}\n")
+    append_text(folder / "eval.jsonl", f"{content}\n")
 
     summary_made_again = run(config)
 

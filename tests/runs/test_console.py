@@ -1,6 +1,5 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
-import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.composition.test_selection import compose
-from tests.conftest import ROOT, config_of, each_row, make_graded, overrides, refused
+from tests.conftest import config_of, document, each_row, make_graded, overrides, refused, write_file, write_lines
 from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
@@ -219,8 +218,8 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own():
 
 
 def test_a_log_brings_the_prompts_of_training_so_the_first_test_prompt_is_shown(tmp_path):
-    log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps({"prompt": "2 + 2 =", "gold": "4", "completion": " 4", "reward": 1.0}) + "\n")
+    row = {"prompt": "2 + 2 =", "gold": "4", "completion": " 4", "reward": 1.0}
+    log = write_lines(tmp_path / "log.jsonl", [row])
     log_alone = config_of(f"data.completions={log}", "data.reward=given")
     log_and_samples = config_of(f"data.completions={log}", "compose.mix=0.5")
 
@@ -246,8 +245,7 @@ def test_the_prompt_of_a_model_on_the_hub_is_shown_once_its_tokenizer_is_fetched
 
     fetched = tmp_path / "hub/models--owner--own"
     shutil.copytree(own_model, fetched / "snapshots/abc")
-    (fetched / "refs").mkdir()
-    (fetched / "refs/main").write_text("abc")
+    write_file(fetched / "refs/main", "abc")
     assert preview_prompt(config).endswith("\n<bos>Question: {question}\nAnswer:◀")
 
 
@@ -260,8 +258,8 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own_model):
 
 @pytest.mark.parametrize("kind", ENDINGS)
 def test_the_documents_table_of_templates_is_the_codes(kind):
-    text = (ROOT / "docs/models.md").read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{kind}` |")]
+    lines = document("models.md").splitlines()
+    (row,) = [line for line in lines if line.startswith(f"| `{kind}` |")]
 
     for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):
         assert "`" + template.replace("\n", "\\n") + "`" in row

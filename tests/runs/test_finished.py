@@ -1,7 +1,5 @@
 """Results at rest: each has a checksum in the mark of a finished run, and whoever reads a changed one names it."""
 
-import shutil
-
 import pytest
 
 from tests.conftest import small_config
@@ -16,12 +14,9 @@ WITH_OWN_CHECKSUMS = {"model", "store"}
 
 
 @pytest.fixture
-def run_folder(smoke, tmp_path):
+def run_folder(copied_smoke):
     """A finished run that a test may change."""
-    config, _ = smoke
-    outputs = config.folder.parents[1]
-    shutil.copytree(outputs, tmp_path / "outputs")
-    return tmp_path / "outputs" / config.folder.relative_to(outputs)
+    return copied_smoke.folder
 
 
 def repeat(folder):

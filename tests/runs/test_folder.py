@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of, make_graded, read_json, refused
+from tests.conftest import config_of, each_row, make_graded, read_json, refused
 from tests.run_folders import make_run, write_json
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs import console
@@ -29,6 +30,14 @@ TAKEN_OVER = r"was taken over by process far:7 \(attempt 2, begun now\), since t
 
 def open_folder(output_dir, *words):
     return RunFolder(config_of(f"output_dir={output_dir}", *words))
+
+
+@contextmanager
+def training_folder(output_dir):
+    """The folder of a run before its first update."""
+    with open_folder(output_dir) as folder:
+        folder.metrics.rewind(1, 0)
+        yield folder
 
 
 def state_of(folder):
@@ -87,8 +96,7 @@ GUARDED_WRITES = {**RUN_WRITES, "checkpoint": write_checkpoint, "model": write_m
 
 @pytest.mark.parametrize("name", GUARDED_WRITES)
 def test_an_attempt_that_was_taken_over_writes_nothing_more(name, tmp_path, small_model):
-    with refused(TAKEN_OVER), open_folder(tmp_path) as folder:
-        folder.metrics.rewind(1, 0)
+    with refused(TAKEN_OVER), training_folder(tmp_path) as folder:
         (folder.path / "state.json").write_text(json.dumps({"attempt": FOREIGN_ATTEMPT}))
         versions = file_versions(folder.path)
 
@@ -99,8 +107,7 @@ def test_an_attempt_that_was_taken_over_writes_nothing_more(name, tmp_path, smal
 
 
 def test_only_the_main_process_writes(tmp_path, be_rank):
-    with open_folder(tmp_path) as folder:
-        folder.metrics.rewind(1, 0)
+    with training_folder(tmp_path) as folder:
         for write in RUN_WRITES.values():
             write(folder, None)
         (folder.path / "DONE").unlink()  # as if the run were not finished
@@ -120,9 +127,7 @@ def test_only_the_main_process_writes(tmp_path, be_rank):
 
 def test_each_record_is_in_the_file_at_once(tmp_path):
     """A kill loses none. NaN and Infinity are no JSON: other programs than Python refuse them."""
-    with open_folder(tmp_path) as folder:
-        folder.metrics.rewind(1, 0)
-
+    with training_folder(tmp_path) as folder:
         folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
 
         line = '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
@@ -221,19 +226,22 @@ def test_checkpoints_of_a_later_iteration_stay(tmp_path):
 # ---- the end of an attempt
 
 
-OWN_ERROR, ERROR_OF_PEER = TOPRError("mine"), distributed.PeerGoneError("another's")
+ERRORS = {"own": TOPRError("mine"), "of a peer": distributed.PeerGoneError("another's")}
+RECORDED = """
+0 | "own" | True
+0 | "of a peer" | True
+1 | "own" | True
+1 | "of a peer" | False
+"""
 
 
-@pytest.mark.parametrize(
-    "rank, error, is_recorded",
-    [(0, OWN_ERROR, True), (0, ERROR_OF_PEER, True), (1, OWN_ERROR, True), (1, ERROR_OF_PEER, False)],
-)
+@each_row("rank error is_recorded", RECORDED, literals=True)
 def test_any_process_records_its_error_unless_another_one_knows(rank, error, is_recorded, tmp_path, be_rank):
     open_folder(tmp_path).path.mkdir(parents=True)
     be_rank(rank)
 
     with pytest.raises(TOPRError), open_folder(tmp_path) as folder:
-        raise error
+        raise ERRORS[error]
 
     assert (folder.path / ERROR).exists() == is_recorded
     assert rank == 1 or state_of(folder)["status"] == "failed"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.conftest import each_row
+from tests.conftest import each_row, write_file
 from topr_exp.runs.installed_modules import is_installed
 
 
@@ -25,8 +25,7 @@ def site(tmp_path, monkeypatch):
 def install(site, name, files, project=None):
     """Write what an installer notes of a distribution."""
     notes = site / f"{name.replace('-', '_')}-1.0.dist-info"
-    notes.mkdir(parents=True)
-    (notes / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    write_file(notes / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (notes / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     if project is not None:
         origin = {"url": project.as_uri(), "dir_info": {"editable": True}}
@@ -34,14 +33,14 @@ def install(site, name, files, project=None):
 
 
 MODULES = """
-regular_loss.deep.Loss | True
-loss_of_a | True
-flat_layout.Loss | True
-unpacked.Loss | False
-missing | False
+"regular_loss.deep.Loss" | True
+"loss_of_a" | True
+"flat_layout.Loss" | True
+"unpacked.Loss" | False
+"missing" | False
 """
 
 
-@each_row("module installed", MODULES)
-def test_a_module_is_installed_where_a_distribution_of_any_kind_has_it(module, installed, site):
-    assert is_installed(module) == (installed == "True")
+@each_row("module expected", MODULES, literals=True)
+def test_a_module_is_installed_where_a_distribution_of_any_kind_has_it(module, expected, site):
+    assert is_installed(module) is expected

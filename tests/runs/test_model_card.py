@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
 
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import config_of, read_json, small_config
+from tests.conftest import config_of, small_config, write_file
 from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.model_folder import weights_fingerprint
@@ -17,17 +16,9 @@ from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.tasks import TrainedOn
 
 
-@pytest.fixture
-def finished(smoke, tmp_path):
-    """The settings of a finished run whose files a test may change."""
-    config, _ = smoke
-    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
-    return small_config(tmp_path)
-
-
-def test_a_run_leaves_a_card_that_the_hub_reads(finished):
-    text = (finished.folder / "model" / CARD_FILE).read_text()
-    summary = read_json(finished.folder / "summary.json")
+def test_a_run_leaves_a_card_that_the_hub_reads(smoke):
+    config, summary = smoke
+    text = (config.folder / "model" / CARD_FILE).read_text()
 
     card = ModelCard(text).data
     assert (card.library_name, card.pipeline_tag) == ("transformers", "text-generation")
@@ -49,18 +40,18 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished):
         assert re.search(rf"^{row} +{cells}", text, re.MULTILINE)
 
 
-def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished):
-    folder = finished.folder / "model"
+def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(copied_smoke):
+    folder = copied_smoke.folder / "model"
     fingerprint = weights_fingerprint(folder)
     (folder / CARD_FILE).write_text("filled in")
     assert weights_fingerprint(folder) == fingerprint
 
-    run(finished)  # finished before: nothing is written again
+    run(copied_smoke)  # finished before: nothing is written again
     assert (folder / CARD_FILE).read_text() == "filled in"
 
     for name in ("DONE", "summary.json", f"model/{CARD_FILE}"):
-        (finished.folder / name).unlink()
-    run(finished)
+        (copied_smoke.folder / name).unlink()
+    run(copied_smoke)
     assert (folder / CARD_FILE).read_text().startswith("---\n# license")
 
 
@@ -103,8 +94,7 @@ LOG = """
 
 def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, capsys):
     known_problem = load_problems(small_config(tmp_path).data).train[0]
-    log = tmp_path / "made.jsonl"
-    log.write_text(LOG.replace("KNOWN", known_problem.id))
+    log = write_file(tmp_path / "made.jsonl", LOG.replace("KNOWN", known_problem.id))
     config = small_config(tmp_path, f"data.completions={log}", "compose.mix=0.5")
 
     summary = run(config)

@@ -4,21 +4,22 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from tests.conftest import (
-    ROOT,
+    append_text,
     config_of,
     each_row,
     needs_peft,
     overrides,
     read_json,
     refused,
+    run_python,
     small_config,
+    sums,
     write_lines,
 )
 from tests.sweep_tools import answer
@@ -34,19 +35,14 @@ from topr_exp.session import open_session
 from topr_exp.sweeps.launch import refuse_changed_inputs
 from topr_exp.types import ConfigError
 
-
-def problem_rows(count, start):
-    rows = []
-    for number in range(start, start + count):
-        rows.append({"question": f"What is {number} plus 1?", "answer": f"#### {number + 1}"})
-    return rows
+GSM8K = "#### {}"  # the end of its answers
 
 
 @pytest.fixture
 def source(tmp_path):
     """A folder of problems."""
-    write_lines(tmp_path / "problems/train.jsonl", problem_rows(50, 100))
-    return write_lines(tmp_path / "problems/test.jsonl", problem_rows(20, 0)).parent
+    write_lines(tmp_path / "problems/train.jsonl", sums(50, 100, GSM8K))
+    return write_lines(tmp_path / "problems/test.jsonl", sums(20, 0, GSM8K)).parent
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ def error_line(tmp_path):
 
 
 def test_problems_that_cant_be_read_or_are_too_few(source, error_line):
-    rows = problem_rows(50, 100)
+    rows = sums(50, 100, GSM8K)
     write_lines(source / "train.jsonl", [*rows[:40], "{", *rows[40:]])
     assert f"error: {source}/train.jsonl:41: not valid JSON" in error_line(f"data.source={source}")
 
@@ -98,7 +94,7 @@ def test_a_log_without_the_numbers_that_the_settings_ask_for(tmp_path):
         config_of(*words, "mu=sampler")
 
 
-def test_a_prompt_that_does_not_fit_is_told_before_anything_is_sampled(tmp_path, capsys):
+def test_a_prompt_that_does_not_fit_is_told_before_anything_is_sampled(tmp_path):
     log = write_lines(tmp_path / "made.jsonl", [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}])
     config = small_config(tmp_path, f"data.completions={log}")
 
@@ -219,7 +215,7 @@ def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path, source
     (source / "test.jsonl").write_text((source / "test.jsonl").read_text())
     begin(config)
 
-    write_lines(source / "train.jsonl", problem_rows(51, 100))
+    write_lines(source / "train.jsonl", sums(51, 100, GSM8K))
 
     with refused(r"data.source \(train.jsonl\) has changed since"):
         pipeline.run(config)
@@ -245,7 +241,7 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
     words = overrides(working_folder, "algo._target_=own_notebook.Mine")
     assert config_of(*words).algo == config_of(*words).algo
 
-    module.write_text(f"{module.read_text()}# another\n")
+    append_text(module, "# another\n")
 
     with refused(r"own_notebook.py has changed since this process imported it; start a new one", ConfigError):
         config_of(*words)
@@ -267,17 +263,19 @@ print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY"), os.environ.get(
 """
 
 
-@pytest.mark.parametrize(
-    "user_variables, variables",
-    [({}, "PASSIVE 1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None")],
-)
+VARIABLES = """
+{} | "PASSIVE 1000"
+{"OMP_WAIT_POLICY": "ACTIVE"} | "ACTIVE None"
+"""
+
+
+@each_row("user_variables variables", VARIABLES, literals=True)
 def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_did(user_variables, variables):
     environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
-    command = [sys.executable, "-c", PREPARE]
 
-    out = subprocess.check_output(command, text=True, cwd=ROOT, env=environment | user_variables)
+    process = run_python("-c", PREPARE, env=environment | user_variables)
 
-    assert out.splitlines() == ["True", f"False {variables}"]
+    assert process.stdout == f"True\nFalse {variables}\n", process.stderr
 
 
 def threads_of(config):

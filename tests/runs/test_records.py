@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import column, lines_of, read_json, write_lines
+from tests.conftest import append_text, column, each_row, lines_of, read_json, write_lines
 from tests.run_folders import make_run
 from topr_exp import read_curves
 from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, on_one_axis
@@ -12,7 +12,15 @@ from topr_exp.runtime.json_files import read_lines
 UPDATES = [{"iteration": iteration, "step": step} for iteration in (1, 2) for step in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("iteration, step, count", [(1, 2, 2), (2, 0, 3), (2, 3, 6)])
+# An iteration and its step | how many updates are left
+CHECKPOINTS = """
+1 | 2 | 2
+2 | 0 | 3
+2 | 3 | 6
+"""
+
+
+@each_row("iteration step count", CHECKPOINTS, literals=True)
 def test_a_resumed_run_drops_the_updates_after_its_checkpoint(iteration, step, count, tmp_path):
     write_lines(tmp_path / "metrics.jsonl", [*UPDATES, '{"iteration": 2, "st'])
     metrics = Metrics(tmp_path)
@@ -42,8 +50,7 @@ def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dr
     for accuracy in (0.1, 0.2):
         for key in keys:
             evaluations.add({**key, "pass@1": accuracy})
-    with evaluations.path.open("a") as file:
-        file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
+    append_text(evaluations.path, '{}\n[]\nnull\n{"iteration": 2, "pa')
 
     evaluations.drop_damaged()
 
@@ -132,12 +139,9 @@ def test_steps_samples_and_virtual_time_count_through_the_iterations():
 # ---- rounds
 
 
-NO_POSITIVES = pytest.param(0.0, True, id="none is positive")
-
-
-@pytest.mark.parametrize("share, has_note", [(0.75, False), NO_POSITIVES])
-def test_rounds_are_summarized_by_their_samples(share, has_note, tmp_path):
-    """Two updates, of 6 and 2 samples, on one round with 3 timeouts."""
+@pytest.mark.parametrize("share", [0.75, 0.0])
+def test_rounds_are_summarized_by_their_samples(share, tmp_path):
+    """Two updates, of 6 and 2 samples, on one round with 3 timeouts; where none is positive, there is a note."""
     figures_of_round = {"round": 0, "grader_timeouts": 3, "sampled_truncated": 0.25}
     first = {"step": 1, "samples": 6, "positive_share": share / 3, **figures_of_round}
     second = {"step": 2, "samples": 8, "positive_share": share, **figures_of_round}
@@ -146,7 +150,7 @@ def test_rounds_are_summarized_by_their_samples(share, has_note, tmp_path):
 
     summary = read_json(tmp_path / "training_set.json")
     note = summary.pop("note")
-    assert (note is not None) == has_note
+    assert (note is not None) == (share == 0)
     assert summary == {
         "positive_share": share / 2,
         "grader_timeouts": 3,

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.conftest import read_json, small_config, values_of
-from tests.run_folders import make_sweep_of_two
+from tests.conftest import read_json, small_config, values_of, write_file
 from topr_exp import evaluate
 from topr_exp.pipeline import run
 from topr_exp.runs.finished import bytes_of_models
@@ -60,8 +59,7 @@ def test_what_needs_the_model_of_such_a_run_is_one_line(unsaved, tmp_path, capsy
 
 
 def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(unsaved):
-    (unsaved.folder / "model").mkdir()
-    (unsaved.folder / "model/model.safetensors").touch()
+    write_file(unsaved.folder / "model/model.safetensors")
 
     run(unsaved)
 
@@ -75,21 +73,19 @@ def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path):
         assert (folder.path / "model").is_dir()
 
 
-def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(tmp_path, capsys):
-    sweep = make_sweep_of_two(tmp_path / "two")
-    runs = read_runs(sweep)
+def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(sweep_of_two, tmp_path, capsys):
+    runs = read_runs(sweep_of_two)
     statuses, _ = read_statuses(runs)
     assert "models of" not in status_table(statuses)
 
     first, second = values_of(runs, "folder")
     for folder, size in ((first, 1_500_000), (first / "iteration-1", 100_000), (second, 700_000)):
-        (folder / "model").mkdir(parents=True)
-        (folder / "model/model.safetensors").write_bytes(bytes(size))
-    (second / "state.json").write_text("{}")
-    (first / "state.json").write_text("{}")
+        write_file(folder / "model/model.safetensors", size * "x")
+    for folder in (first, second):
+        (folder / "state.json").write_text("{}")
 
     assert bytes_of_models(first) == 1_600_000
     assert status_table(statuses).splitlines()[-2] == f"models of 2 runs: 2.3 MB; {UNSAVED} keeps none"
     (tmp_path / "store").mkdir()
     assert store.main(["--root", str(tmp_path / "store"), "list"]) == 0
-    assert f"models of 2 runs, 2.3 MB in {sweep}; {UNSAVED} keeps none" in capsys.readouterr().out
+    assert f"models of 2 runs, 2.3 MB in {sweep_of_two}; {UNSAVED} keeps none" in capsys.readouterr().out

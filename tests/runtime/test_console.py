@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of, each_row, overrides, read_json
-from tests.run_folders import make_sweep_of_two
+from tests.conftest import ROOT, config_of, each_row, overrides, read_json, write_file
 from tests.sweep_tools import answer, environment, slow, steps, wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, user_path
@@ -70,13 +69,11 @@ EVALUATION = "topr_exp.evaluate model=tiny data.grader._target_=own.grade data.t
 
 
 @pytest.fixture
-def strangers_folder(tmp_path):
+def strangers_folder(tmp_path, sweep_of_two):
     """A folder with files of libraries' names, a loss and a grader of its user's, and a sweep."""
-    (tmp_path / "hydra_plugins").mkdir()
     for name in NAMES:
-        (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+        write_file(tmp_path / name, "from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
     (tmp_path / "own.py").write_text(OWN)
-    make_sweep_of_two(tmp_path / "sweep")
     return tmp_path
 
 
@@ -116,13 +113,12 @@ topr_exp.grade HOSTILE --format gsm8k
 
 
 @each_row("words", COMMANDS)
-def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, tmp_path):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    folder = next(sweep.glob("tis*"))
+def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, sweep_of_two):
+    folder = next(sweep_of_two.glob("tis*"))
     folder = folder.rename(folder.with_name(f"tis{HOSTILE}"))
     for name in ("error.txt", "log.txt"):
         (folder / name).write_bytes(f"bad {HOSTILE}\n".encode() + b"line\xff\n")
-    texts = {"SWEEP": str(sweep), "RUN": folder.name, "HOSTILE": HOSTILE, "model=HOSTILE": f"model={HOSTILE}"}
+    texts = {"SWEEP": str(sweep_of_two), "RUN": folder.name, "HOSTILE": HOSTILE, "model=HOSTILE": f"model={HOSTILE}"}
 
     outcome = answer(*(texts.get(word, word) for word in words.split()))
 
@@ -153,13 +149,12 @@ def test_no_character_passes_that_moves_a_terminals_cursor_turns_its_text_or_is_
 # ---- cancel
 
 
-def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    claim = next(sweep.glob("tis*")) / "run.claim"
+def test_cancel_leaves_a_process_alone_that_a_claim_only_names(sweep_of_two):
+    claim = next(sweep_of_two.glob("tis*")) / "run.claim"
     with subprocess.Popen(["sleep", "3600"]) as bystander:
         with locks.acquire(claim):
             claim.write_text(f"{socket.gethostname()}:{bystander.pid}")
-            outcome = answer("topr_exp.sweeps", "cancel", sweep)
+            outcome = answer("topr_exp.sweeps", "cancel", sweep_of_two)
         is_alive = bystander.poll() is None
         bystander.kill()
 
@@ -178,14 +173,13 @@ time.sleep(600)
 """
 
 
-def test_cancel_ends_a_launcher_before_its_first_run_begins(tmp_path):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    for claim in sweep.glob("*/run.claim"):
+def test_cancel_ends_a_launcher_before_its_first_run_begins(sweep_of_two):
+    for claim in sweep_of_two.glob("*/run.claim"):
         claim.unlink()
-    words = [sys.executable, "-c", LAUNCHER, str(sweep)]
+    words = [sys.executable, "-c", LAUNCHER, str(sweep_of_two)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout.readline() == "Lock\n"
-        outcome = answer("topr_exp.sweeps", "cancel", sweep)
+        outcome = answer("topr_exp.sweeps", "cancel", sweep_of_two)
 
     assert launcher.returncode == -signal.SIGTERM
     assert (outcome.returncode, outcome.stdout) == (0, "cancelled: the launch, no run was active\n")

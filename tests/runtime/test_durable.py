@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import config_of, small_config
+from tests.conftest import config_of, small_config, write_file
 from topr_exp.pipeline import run
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runtime.checksums import write_checksums
@@ -71,8 +71,7 @@ def lost_by_a_power_cut(events):
 
 def folder_of_two(path):
     with atomic_folder(path) as folder:
-        (folder / "inner").mkdir()
-        (folder / "inner/weights").write_bytes(b"1")
+        write_file(folder / "inner/weights", "1")
         (folder / "state.json").write_text("{}")
         write_checksums(folder)
 

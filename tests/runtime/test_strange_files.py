@@ -8,8 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 import topr_exp.runs.attempt as attempt
-from tests.conftest import overrides, refused, small_config
-from tests.run_folders import make_sweep_of_two
+from tests.conftest import contents, overrides, refused, small_config, write_file
 from tests.store.conftest import open_table, shard
 from tests.sweep_tools import command
 from topr_exp.models.folder_damage import model_damage
@@ -41,6 +40,7 @@ PLANTS = {
     "FIFO": lambda path, thesis: os.mkfifo(path),
     "device": lambda path, thesis: path.symlink_to("/dev/zero"),
 }
+every_plant = pytest.mark.parametrize("plant", PLANTS)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("plant", PLANTS)
+@every_plant
 @pytest.mark.parametrize("write", WRITES)
 def test_whatever_writes_into_a_file_that_may_be_there_refuses_what_is_not_ours(write, plant, thesis, tmp_path):
     (tmp_path / "run").mkdir()
@@ -93,7 +93,7 @@ def test_whatever_writes_into_a_file_that_may_be_there_refuses_what_is_not_ours(
         WRITES[write](tmp_path / "run/own")
 
 
-@pytest.mark.parametrize("plant", PLANTS)
+@every_plant
 @pytest.mark.parametrize("name", ["x.claim", "shard-00000.claim", "x.tmp", "STORE"])
 def test_a_store_is_tidied_of_its_own_files_alone(name, plant, thesis, tmp_path):
     """The names are those of a table that another process made whole, or of the mark of a store."""
@@ -136,15 +136,10 @@ def elsewhere(tmp_path):
     """A folder with files whose names are replaced or removed in runs, stores and sweeps; it stays as it is."""
     folder = tmp_path / "elsewhere"
     for name in ("1/x", "model/x", "step-00000001/x", "key.json", "shard-00000.claim", "offline-run-1/x", "run-1/x"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(TEXT)
-    files = files_below(folder)
+        write_file(folder / name, TEXT)
+    files = contents(folder)
     yield folder
-    assert files_below(folder) == files
-
-
-def files_below(folder):
-    return {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert contents(folder) == files
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["unfinished", "finished"])
@@ -210,17 +205,16 @@ def test_no_run_is_moved_or_sent_where_a_folder_leads_elsewhere(elsewhere, tmp_p
 
 
 @pytest.mark.parametrize("name", [".submitit", "RUN"])
-def test_no_sweep_is_resumed_where_a_folder_leads_elsewhere(name, elsewhere, tmp_path, capsys):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    link = sweep / name
+def test_no_sweep_is_resumed_where_a_folder_leads_elsewhere(name, elsewhere, sweep_of_two, tmp_path, capsys):
+    link = sweep_of_two / name
     if name == "RUN":
-        link = next(sweep.glob("tis*"))
+        link = next(sweep_of_two.glob("tis*"))
         link.rename(tmp_path / "moved")
         link.symlink_to(tmp_path / "moved")
     else:
         link.symlink_to(elsewhere)
 
-    assert sweeps.main(["resume", str(sweep)]) == 1
+    assert sweeps.main(["resume", str(sweep_of_two)]) == 1
     assert capsys.readouterr().err.endswith(
         f"error: {link} is a symbolic link, and what lies elsewhere could change: remove it\n"
     )
@@ -229,7 +223,7 @@ def test_no_sweep_is_resumed_where_a_folder_leads_elsewhere(name, elsewhere, tmp
 # ---- reading
 
 
-@pytest.mark.parametrize("plant", PLANTS)
+@every_plant
 def test_what_is_no_lock_is_nobodys(plant, thesis, tmp_path):
     PLANTS[plant](tmp_path / "run.claim", thesis)
 
@@ -288,12 +282,11 @@ def test_what_is_no_regular_file_is_not_waited_for_and_not_read(name, plant, the
     assert "no regular file" in outcome
 
 
-def test_logs_of_a_run_are_shown_of_regular_files_alone(tmp_path, capsys):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    folder = next(sweep.glob("tis*"))
+def test_logs_of_a_run_are_shown_of_regular_files_alone(sweep_of_two, capsys):
+    folder = next(sweep_of_two.glob("tis*"))
     (folder / "log.txt").write_text("a line")
     os.mkfifo(folder / "error.txt")
 
     assert attempt.last_error(folder) == ""
-    assert sweeps.main(["logs", str(sweep), folder.name]) == 1
+    assert sweeps.main(["logs", str(sweep_of_two), folder.name]) == 1
     assert "error.txt: it is no regular file" in capsys.readouterr().err

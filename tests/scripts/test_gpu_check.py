@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from scripts import gpu_check, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, Timetable, missing_need, place_of
 from scripts.gpu_check_runs import Command, FailedStepError, Place, TimeOverError, execute, gate
-from tests.conftest import ROOT, column, lines_of, read_json
+from tests.conftest import column, document, lines_of, read_json, run_python
 from tests.processes import is_running
 from tests.sweep_tools import wait_for
 
@@ -36,8 +35,7 @@ def test_steps_run_with_a_small_model_and_say_that_vllm_is_missing(tmp_path):
     names.remove("small-trl")
     without_vllm = dict.fromkeys(["sampling", "small-sampling"], "skipped")
 
-    command = [sys.executable, "-m", "scripts.gpu_check", "--size", "small", "--out", str(tmp_path), "--only", *names]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    process = run_python("-m", "scripts.gpu_check", "--size", "small", "--out", tmp_path, "--only", *names)
 
     assert process.returncode == 0, process.stdout + process.stderr
     out = tmp_path / "small"
@@ -187,7 +185,7 @@ def test_a_missing_need_is_named(tmp_path, monkeypatch):
 
 
 def test_the_document_has_the_limits_and_the_disk_of_the_steps():
-    text = " ".join((ROOT / "docs/gpu.md").read_text().split())
+    text = " ".join(document("gpu.md").split())
 
     minutes = {step.minutes for step in STEPS.values()}
     assert f"a limit of {min(minutes)} to {max(minutes)} minutes" in text

@@ -1,12 +1,9 @@
 """A run of which one call to the disk fails, given again, has every file of an undisturbed run."""
 
-import subprocess
-import sys
-
 import pytest
 
 from scripts import io_faults
-from tests.conftest import ROOT
+from tests.conftest import run_python
 
 # A call of every second kind in a short run, then a point again against a run of whose files one is to differ.
 POINTS = """
@@ -23,16 +20,15 @@ print(io_faults.problem_after(root / "other", point, {**undisturbed, weights: "a
 """
 
 
-def run_python(*arguments):
-    """The lines that a new process prints, which has to end well; its forks share no threads with the tests."""
-    command = [sys.executable, *map(str, arguments)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def lines_printed(*arguments):
+    """By a new Python, which has to end well; its forks share no threads with the tests."""
+    process = run_python(*arguments)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout.splitlines()
 
 
 def test_a_run_that_continues_after_a_failed_call_has_the_files_of_an_undisturbed_one(tmp_path):
-    *outcomes, changed_file = run_python("-c", POINTS, tmp_path)
+    *outcomes, changed_file = lines_printed("-c", POINTS, tmp_path)
 
     assert [outcome.split()[0] for outcome in outcomes] == [*io_faults.ERRORS][::2]
     assert [outcome for outcome in outcomes if not outcome.endswith(": None")] == []
@@ -43,4 +39,4 @@ def test_a_run_that_continues_after_a_failed_call_has_the_files_of_an_undisturbe
 @pytest.mark.extended
 @pytest.mark.timeout(3600)
 def test_so_it_is_at_three_hundred_points():
-    assert "300 points, 0 with other files or errors" in run_python("-m", "scripts.io_faults")[-1]
+    assert "300 points, 0 with other files or errors" in lines_printed("-m", "scripts.io_faults")[-1]

@@ -2,7 +2,6 @@
 
 import re
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from scripts.site_hooks import on_page_content, on_page_markdown, refuse_shared_destinations
+from tests.conftest import each_row
 
-PAGE: Any = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 
 
 def rendered(content):
@@ -36,21 +36,25 @@ def test_a_link_to_a_file_is_its_name_and_one_that_leads_nowhere_stays_for_the_b
     )
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("<h2>Below</h2>", "page.md has no heading"),
-        ('<h1>Page</h1><span class="arithmatex">\\(\\nosuch x\\)</span>', "\\nosuch in a formula"),
-    ],
-)
+REFUSED = r"""
+<h2>Below</h2> | page.md has no heading
+<h1>Page</h1><span class="arithmatex">\(\nosuch x\)</span> | \nosuch in a formula
+"""
+
+
+@each_row("content message", REFUSED)
 def test_a_page_without_a_heading_or_with_an_unknown_command_is_refused(content, message):
     with pytest.raises(PluginError, match=re.escape(message)):
         rendered(content)
 
 
-@pytest.mark.parametrize(
-    "element, opening, closing, display", [("div", "[", "]", "block"), ("span", "(", ")", "inline")]
-)
+FORMULAS = """
+div | [ | ] | block
+span | ( | ) | inline
+"""
+
+
+@each_row("element opening closing display", FORMULAS)
 def test_a_formula_becomes_mathml(element, opening, closing, display):
     formula = f'<{element} class="arithmatex">\\{opening}\\log \\pi &lt; 0\\{closing}</{element}>'
 

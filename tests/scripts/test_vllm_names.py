@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from scripts.vllm_names import main, used_names
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, append_text, config_of, each_row
 from topr_exp.sampling.vllm_requirements import describe_untested
 
 PINS = "constraints-gpu.txt"
@@ -26,8 +26,7 @@ def build(tmp_path):
             lines = [f"class {owner.name}:", *(f"    {name}: int = 0" for name in names)]
         path = tmp_path / "vllm" / owner.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:  # a file may have several classes
-            file.write("\n".join([*lines, ""]))
+        append_text(path, "\n".join([*lines, ""]))  # a file may have several classes
     return tmp_path
 
 
@@ -35,16 +34,16 @@ def test_a_build_with_every_name_passes(build):
     assert main(build) == 0
 
 
-@pytest.mark.parametrize(
-    "path, name",
-    [
-        ("engine/arg_utils.py", "logprobs_mode"),
-        ("envs.py", "VLLM_USE_FLASHINFER_SAMPLER"),
-        ("entrypoints/llm.py", "reset_prefix_cache"),
-        ("v1/worker/gpu_worker.py", "reload_weights"),
-        ("sampling_params.py", "stop_token_ids"),
-    ],
-)
+NAMES = """
+engine/arg_utils.py | logprobs_mode
+envs.py | VLLM_USE_FLASHINFER_SAMPLER
+entrypoints/llm.py | reset_prefix_cache
+v1/worker/gpu_worker.py | reload_weights
+sampling_params.py | stop_token_ids
+"""
+
+
+@each_row("path name", NAMES)
 def test_a_missing_name_is_a_line(build, capsys, path, name):
     file = build / "vllm" / path
     file.write_text(file.read_text().replace(name, "another"))
@@ -69,7 +68,7 @@ def test_the_installed_build_has_every_name():
 def pinned_versions(python):
     """The version of each package that is pinned for an interpreter."""
     environment = {"python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": "x86_64"}
-    versions: dict[str, str] = {}
+    versions = {}
     for line in re.findall(r"^[^#\n].*", (ROOT / PINS).read_text(), re.MULTILINE):
         pin = Requirement(line)
         if pin.marker is None or pin.marker.evaluate(environment):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.conftest import append_text, write_file
 from tests.processes import PROCESSES
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
@@ -42,10 +43,6 @@ def open_table(root, shards=SHARDS):
     return Store(root).table("rollouts", KEY, shards)
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def logged(log):
     """The shards that workers began, in their order."""
     if not log.exists():
@@ -62,8 +59,7 @@ def fill_slowly(root, log, ready):
     """A worker that takes its time for each shard, and notes which it begins."""
 
     def make(index):
-        with open(log, "a") as file:
-            file.write(f"{index} {os.getpid()}\n")
+        append_text(log, f"{index} {os.getpid()}\n")
         time.sleep(0.05)
         while hold(log, index).exists():
             time.sleep(0.005)
@@ -120,8 +116,7 @@ def store(tmp_path):
     store.table("verdicts", {"rollouts": rollouts.name}, 1).fill(shard)
     for reference in ("a", "b"):
         store.table("logprobs", {"rollouts": rollouts.name, "weights": reference}, 1).fill(shard)
-    (tmp_path / "runs/one").mkdir(parents=True)
-    (tmp_path / "runs/one/summary.json").write_text("{}")
+    write_file(tmp_path / "runs/one/summary.json", "{}")
     return store
 
 

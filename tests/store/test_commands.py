@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from tests.conftest import contents, write_file
 from tests.store.conftest import KEY, SHARDS, shard
 from topr_exp.runtime import locks
-from topr_exp.runtime.checksums import file_digest
 from topr_exp.store import Store
 from topr_exp.store.catalog import find_tables
 from topr_exp.store.layout import MARKER
@@ -33,14 +33,9 @@ def filled_table(store, kind, key, days=0):
     return table
 
 
-def file_digests(folder):
-    return {path: file_digest(path) for path in folder.rglob("*") if path.is_file()}
-
-
 def write_files(folder, *names):
     for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("mine")
+        write_file(folder / name, "mine")
 
 
 # ---- list, describe, verify
@@ -50,9 +45,7 @@ def test_list_and_describe(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
     with pytest.raises(ZeroDivisionError):
         half.fill(lambda index: shard(index // (2 - index)))
-    inner_folder = half.folder / "deep/er"
-    inner_folder.mkdir(parents=True)
-    (inner_folder / "x").write_bytes(bytes(5_000_000))
+    write_file(half.folder / "deep/er/x", 5_000_000 * "x")
 
     header, line, line_of_half, total = command("list").out.splitlines()[:4]
     description = command("describe", table.folder.name[:5]).out
@@ -204,13 +197,13 @@ def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(store, comm
 def test_a_folder_that_is_no_store_is_refused(store, tmp_path, command, place, words):
     """One component too short, a home folder, documents two levels deep."""
     write_files(tmp_path, "home/photos/me.jpg", "home/.ssh/key", "documents/a/b/thesis.txt")
-    digests = file_digests(tmp_path)
+    files = contents(tmp_path)
 
     outcome = command(f"prune --yes {words}", root=tmp_path / place)
 
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert f"error: {tmp_path / place} has no file {MARKER}, which marks a store; the next run that uses" in outcome.err
-    assert file_digests(tmp_path) == digests
+    assert contents(tmp_path) == files
 
 
 def test_what_others_put_into_a_store_stays(store, tmp_path, command):

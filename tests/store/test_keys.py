@@ -1,8 +1,8 @@
 """What finds stored data again: each input of each key, changed alone, gives another key; what doesn't count, none."""
 
-import dataclasses
 import importlib
 import json
+from dataclasses import asdict, fields, replace
 
 import pyarrow as pa
 import pytest
@@ -19,16 +19,11 @@ from topr_exp.store.layout import canonical, key_hash
 from topr_exp.training.logprobs import read_or_score
 from topr_exp.types import Problem
 
-
-def replace(value, **changes):
-    return dataclasses.replace(value, **changes)
-
-
 VOCABULARY = 11
 POLICY = Policy(make_model(VOCABULARY), Plain(), "weights", torch.float32)
 HALF = replace(POLICY, compute_dtype=torch.bfloat16)
 HALF_WEIGHTS = replace(HALF, model=make_model(VOCABULARY).bfloat16())
-VLLM = VLLMConfig(**dataclasses.asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, sleep=False)
+VLLM = VLLMConfig(**asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, sleep=False)
 PROBLEMS = [Problem("a", "?", "4"), Problem("b", "?", "6")]
 MATH = Grading("math")
 OWN_GRADER = "tests.grading.own_graders.contains"
@@ -139,7 +134,7 @@ def test_each_input_changed_alone_gives_another_key(key_of, changes):
 
 
 def test_what_changes_no_completion_or_score_is_in_no_key():
-    sampler_settings = {field.name for field in dataclasses.fields(VLLMConfig)}
+    sampler_settings = {field.name for field in fields(VLLMConfig)}
     assert sampler_settings == {*SAMPLER_CHANGES, *NO_PART_OF_A_COMPLETION}, (
         "a new setting: does it change completions?"
     )
@@ -171,7 +166,7 @@ def grade(completion, gold):
 
 
 def test_the_code_of_users_is_in_the_keys(working_folder):
-    values = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(SamplerConfig)}
+    values = {field.name: getattr(CONFIG, field.name) for field in fields(SamplerConfig)}
     keys = []
     for number in (1, 22):
         (working_folder / "own_sampler_of_keys.py").write_text(OWN_SAMPLER.format(number))

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import names_in, refused
+from tests.conftest import contents, names_in, refused
 from tests.sampling.test_generation import policy, sample
-from tests.store.conftest import contents, open_table, shard
+from tests.store.conftest import open_table, shard
 from topr_exp.config.data import Grading
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.runtime import locks
@@ -45,14 +45,19 @@ def only_table(root, kind):
     return Store(root).open(folder)
 
 
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
 # ---- the rows of what is derived, and what it was made of
 
 
 @every_derivation
 @pytest.mark.parametrize("rows", [0, 5])
-def test_a_derived_shard_of_other_rows_than_its_source_is_made_again(tmp_path, command, kind, derive, rows, capfd):
+def test_a_derived_shard_of_other_rows_than_its_source_is_made_again(store, command, kind, derive, rows, capfd):
     """As a read of the source that failed left it: sealed under the right key, of 0 rows."""
-    rollouts, store = sample(tmp_path / "store"), Store(tmp_path / "store")
+    rollouts = sample(store.root)
     derive(rollouts, store)
     table = only_table(store.root, kind)
     sound_files = contents(table.folder)
@@ -75,9 +80,8 @@ def test_rollouts_of_other_rows_than_their_prompts_ask_for_are_made_again(tmp_pa
 
 
 @every_derivation
-def test_what_was_made_of_another_version_of_its_source_is_made_again(tmp_path, command, kind, derive):
+def test_what_was_made_of_another_version_of_its_source_is_made_again(store, command, kind, derive):
     """Shards of equal content stay; a store of before sources were noted is read as it is."""
-    store = Store(tmp_path / "store")
     derive(sample(store.root), store)
     table, source = only_table(store.root, kind), only_table(store.root, "rollouts")
     files = contents(table.folder)
@@ -99,9 +103,8 @@ def test_what_was_made_of_another_version_of_its_source_is_made_again(tmp_path, 
     assert contents(table.folder) == without_source
 
 
-def test_a_derived_table_that_is_only_read_has_its_sources_rows(tmp_path):
+def test_a_derived_table_that_is_only_read_has_its_sources_rows(store):
     """As `report` and `topr_exp.completions` read it, by its name."""
-    store = Store(tmp_path)
     source = store.table("rollouts", {}, 2)
     source.fill(shard)
     of_rows = store.table("verdicts", {"rollouts": source.name}, 2)
@@ -128,10 +131,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(tmp_path, change):
+def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(store, tmp_path, change):
     undisturbed = Store(tmp_path / "undisturbed")
     score(sample(undisturbed.root), undisturbed)
-    store = Store(tmp_path / "store")
     rollouts, source = sample(store.root), only_table(store.root, "rollouts")
     changing_policy, passes = policy(), []
 
@@ -180,8 +182,7 @@ def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, name):
 # ---- prune beside a run
 
 
-def test_prune_keeps_what_a_process_reads(tmp_path, command):
-    store = Store(tmp_path / "store")
+def test_prune_keeps_what_a_process_reads(store, command):
     rollouts = sample(store.root)
     name = only_table(store.root, "rollouts").name
 
@@ -196,9 +197,8 @@ def test_prune_keeps_what_a_process_reads(tmp_path, command):
     assert not list((store.root / "rollouts").iterdir())
 
 
-def test_what_is_derived_goes_only_with_what_nobody_reads(tmp_path, command):
+def test_what_is_derived_goes_only_with_what_nobody_reads(store, command):
     """A held table keeps what it was made of, too; a lock of a forked child's keeps nothing."""
-    store = Store(tmp_path / "store")
     source = store.table("rollouts", {}, 1)
     source.fill(shard)
     derived = store.table("verdicts", {"rollouts": source.name}, 1, Derivation((40,)))

@@ -9,9 +9,9 @@ from contextlib import redirect_stderr
 import pyarrow as pa
 import pytest
 
-from tests.conftest import refused
+from tests.conftest import contents, each_row, refused
 from tests.processes import PROCESSES
-from tests.store.conftest import SHARDS, contents, fill_slowly, fill_until_killed, hold, logged, open_table, shard
+from tests.store.conftest import SHARDS, fill_slowly, fill_until_killed, hold, logged, open_table, shard
 from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.progress import Progress
@@ -66,13 +66,21 @@ TOKENS = [[1, 2], [3], [], [4, 5, 6], [7], [8]]
 PROMPT_TOKENS = [[1], [1, 1, 1], None, [1], [2], []]
 
 
-@pytest.mark.parametrize(
-    "most_values, batch_sizes", [(3, [1, 2, 1, 2]), (5, [3, 3]), (8, [4, 2]), (9, [5, 1]), (10, [6])]
-)
+# The most values of a column in a batch | rows of each batch
+BATCHES = """
+3 | [1, 2, 1, 2]
+5 | [3, 3]
+8 | [4, 2]
+9 | [5, 1]
+10 | [6]
+"""
+
+
+@each_row("most_values batch_sizes", BATCHES, literals=True)
 def test_lists_beyond_the_range_of_their_offsets_are_in_several_batches_of_one_shard(
     tmp_path, monkeypatch, most_values, batch_sizes
 ):
-    """No column of a batch has more values; equal tables give the same bytes."""
+    """Equal tables give the same bytes."""
     monkeypatch.setattr("topr_exp.store.shards.MOST_VALUES", most_values)
     prompt_tokens = pa.array(PROMPT_TOKENS, pa.list_(pa.int64()))
     rows = pa.table({"tokens": TOKENS, "prompt_tokens": prompt_tokens, "text": list("abcdef")})

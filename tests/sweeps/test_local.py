@@ -2,12 +2,10 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT, column, config_of, read_json
+from tests.conftest import ROOT, column, config_of, read_json, run_python
 from tests.sweep_tools import (
     SLOW_LOSS,
     TINY,
@@ -45,7 +43,7 @@ def status_of(folder):
     return read_json(folder / "state.json")["status"]
 
 
-def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error(launched_sweep):
+def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error_which_logs_show(launched_sweep):
     sweep, outcome = launched_sweep
     finished, failed = column(launched(sweep), "folder")
 
@@ -58,6 +56,8 @@ def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error(
     error = (failed / "error.txt").read_text()
     assert TOO_FEW in error.splitlines()[0]
     assert "Traceback (most recent call last)" in error
+    logs = answer("topr_exp.sweeps", "logs", sweep, "2").stdout
+    assert "Traceback" in logs.partition("error.txt\n")[2]
 
 
 def test_a_run_of_a_sweep_is_the_same_as_a_single_run(sweep, tmp_path):
@@ -81,9 +81,7 @@ print(code, heavy & {*sys.modules})
 
 def test_status_loads_nothing_heavy(sweep):
     """So that it answers within a second even beside runs at work."""
-    words = [sys.executable, "-c", STATUS, str(sweep)]
-
-    outcome = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    outcome = run_python("-c", STATUS, sweep)
 
     header, first, second, models, *ending = outcome.stdout.splitlines()
     assert header.split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
@@ -91,12 +89,6 @@ def test_status_loads_nothing_heavy(sweep):
     assert second.split()[:3] == ["2", "compose.n_examples=1000", "failed"]
     assert models.startswith("models of 1 run: ")
     assert ending == ["2 runs: 1 done, 1 failed", "0 set()"]
-
-
-def test_logs_show_the_error(sweep):
-    logs = answer("topr_exp.sweeps", "logs", sweep, "2").stdout
-
-    assert "Traceback" in logs.partition("error.txt\n")[2]
 
 
 def test_resume_starts_only_the_run_that_failed_and_records_why_it_cant_begin(sweep):

@@ -40,6 +40,14 @@ def end(way):
         os.kill(os.getpid(), signal.SIGTERM if way == "term" else signal.SIGKILL)
 
 
+def endings_of(*ways, log=None, slots=1):
+    """What is reported of processes that end in these ways, so many at a time."""
+    errors = []
+    starts = [lambda slot, way=way: Child("it", log, end, way) for way in ways]
+    supervise(starts, StopFlag(), lambda child, error: errors.append(error), slots=slots)
+    return errors
+
+
 # How a process ends | what is reported of it
 ENDINGS = """
 done | NoneType | None
@@ -57,14 +65,9 @@ exit | KilledError | it ended with exit code 3
 @each_row("way kind text", ENDINGS)
 def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_path):
     log = tmp_path / "run/log.txt"
-    errors = []
 
-    def start(slot):
-        return Child("it", log, end, way)
+    (error,) = endings_of(way, log=log)
 
-    supervise([start], StopFlag(), lambda child, error: errors.append(error), slots=1)
-
-    (error,) = errors
     assert (type(error).__name__, str(error)) == (kind, text)
     assert (text in log.read_text()) == (way in ERRORS)
     assert ("Traceback" in log.read_text()) == (way == "bug")
@@ -76,14 +79,9 @@ def test_a_process_does_not_run_its_callers_script(tmp_path, monkeypatch):
     main_module = types.ModuleType("__main__")
     main_module.__file__ = str(script)
     monkeypatch.setitem(sys.modules, "__main__", main_module)
-    errors = []
 
-    def start(slot):
-        return Child("it", tmp_path / "log.txt", end, "done")
+    assert endings_of("done", log=tmp_path / "log.txt") == [None]
 
-    supervise([start], StopFlag(), lambda child, error: errors.append(error), slots=1)
-
-    assert errors == [None]
     assert sys.modules["__main__"] is main_module
 
 
@@ -112,14 +110,9 @@ def test_a_server_of_forks_that_is_killed_as_a_process_starts_ends_no_other(monk
         return answer(descriptors)
 
     monkeypatch.setattr(forkserver, "connect_to_new_process", connect_unless_killed)
-    errors = []
 
-    def start(slot):
-        return Child("it", None, end, "done")
+    assert endings_of("done", "done", slots=2) == [None, None]
 
-    supervise([start] * 2, StopFlag(), lambda child, error: errors.append(error), slots=2)
-
-    assert errors == [None, None]
     assert next(answers, "all used") == "all used"
 
 
@@ -133,7 +126,16 @@ def eight_threads(variables):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("processes, share", [(1, 8), (2, 4), (3, 2), (40, 1)])
+# Runs at once | threads of each
+SHARES = """
+1 | 8
+2 | 4
+3 | 2
+40 | 1
+"""
+
+
+@each_row("processes share", SHARES, literals=True)
 def test_threads_are_divided_among_runs(processes, share, eight_threads, variables):
     share_threads(processes)
 

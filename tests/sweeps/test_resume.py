@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, read_json, values_of
+from tests.conftest import ROOT, read_json, values_of, write_file
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
@@ -107,12 +107,8 @@ def test_settings_that_no_run_can_have_are_refused_before_anything_starts(sweep,
 
 
 def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_path):
-    for group, text in (
-        ("experiment", "# @package _global_\ncluster:\n  jobs: 7\n"),
-        ("cluster", "defaults: [local, _self_]\njobs: 5\n"),
-    ):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(text)
+    write_file(tmp_path / "experiment/mine.yaml", "# @package _global_\ncluster:\n  jobs: 7\n")
+    write_file(tmp_path / "cluster/mine.yaml", "defaults: [local, _self_]\njobs: 5\n")
     launch = ["--config-dir", str(tmp_path), "-m", "seed=0,1", "+experiment=mine", "model=llama3_8b"]
 
     cluster = recompose(launch, ["cluster.threads=${size:4,12}"])
@@ -144,9 +140,7 @@ def test_a_sweep_that_was_moved_is_not_resumed_in_its_old_place(sweep, capsys):
 
 
 def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(sweep, scheduler):
-    own_yaml = Path("own/algo/topr.yaml")
-    own_yaml.parent.mkdir(parents=True)
-    own_yaml.write_text((ROOT / "conf/algo/topr.yaml").read_text())
+    write_file(Path("own/algo/topr.yaml"), (ROOT / "conf/algo/topr.yaml").read_text())
     sweep.change(arguments=["--config-dir", "own", *read_runs(sweep.folder)[0].arguments])
 
     with chdir("/"):
@@ -232,9 +226,8 @@ def test_no_module_is_imported_for_the_yamls_of_a_stored_command(scheme, place, 
     else:
         settings = (ROOT / "conf/config.yaml").read_text()
         own_settings = settings.replace("\nhydra:\n", f"\nhydra:\n  searchpath: {path}\n")
-        (sweep.folder / "own").mkdir()
-        (sweep.folder / "own/config.yaml").write_text(own_settings)
-        words = ["--config-dir", str(sweep.folder / "own"), *words]
+        own_yaml = write_file(sweep.folder / "own/config.yaml", own_settings)
+        words = ["--config-dir", str(own_yaml.parent), *words]
     sweep.change(arguments=words)
 
     assert resume() == 2

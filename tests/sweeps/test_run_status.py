@@ -3,9 +3,7 @@
 import os
 import socket
 
-import pytest
-
-from tests.conftest import become_ordinary, each_row, refused, write_lines
+from tests.conftest import become_ordinary, each_row, refused, write_file, write_lines
 from tests.run_folders import write_json
 from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runs import attempt, run_lock
@@ -110,7 +108,16 @@ EVALUATIONS = [
 ]
 
 
-@pytest.mark.parametrize("count, text", [(2, "20.0"), (3, "10.0 -> 30.0"), (4, "20.0 -> 40.0"), (0, "")])
+# How many of them there are | what is shown
+SHOWN = """
+2 | "20.0"
+3 | "10.0 -> 30.0"
+4 | "20.0 -> 40.0"
+0 | ""
+"""
+
+
+@each_row("count text", SHOWN, literals=True)
 def test_pass_at_1_stands_beside_the_base_models_on_the_same_problems(count, text, tmp_path):
     write_lines(tmp_path / "eval.jsonl", EVALUATIONS[:count])
 
@@ -118,9 +125,7 @@ def test_pass_at_1_stands_beside_the_base_models_on_the_same_problems(count, tex
 
 
 def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path):
-    partial_checkpoint = tmp_path / "checkpoints/step-00000002.0123456789ab.tmp"
-    partial_checkpoint.mkdir(parents=True)
-    (partial_checkpoint / "model.safetensors").write_text("half")
+    write_file(tmp_path / "checkpoints/step-00000002.0123456789ab.tmp/model.safetensors", "half")
     for name in ("error.txt", "state.json", "launch.json.0123456789ab.tmp"):  # the last is its launcher's
         (tmp_path / name).write_text("{}")
 

@@ -19,6 +19,11 @@ def cluster(*settings):
     return recompose(["cluster=slurm"], settings)
 
 
+def states_at_slurm(folder):
+    """What Slurm says of a run."""
+    return SlurmScheduler().states([bare_run(folder, job="17_0")])
+
+
 def bare_runs(folder, count):
     return [bare_run(folder / "sweep" / str(number), number) for number in range(1, count + 1)]
 
@@ -72,17 +77,10 @@ def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs,
 SETTINGS = """
 timeout_min=20 nodes=2 gpus_per_node=4 threads=3 setup=[echo] additional_parameters={partition:a100,account:us}
 """
-OPTIONS = {
-    "account": "us",
-    "cpus-per-task": "3",
-    "gpus-per-node": "4",
-    "nodes": "2",
-    "ntasks-per-node": "4",
-    "open-mode": "append",
-    "partition": "a100",
-    "signal": "USR2@300",  # a quarter of the time limit before it
-    "time": "20",
-}
+OPTIONS = """
+account=us cpus-per-task=3 gpus-per-node=4 nodes=2 ntasks-per-node=4 open-mode=append partition=a100 signal=USR2@300
+time=20
+"""  # the signal comes a quarter of the time limit before it
 
 
 def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
@@ -90,7 +88,8 @@ def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
 
     SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster(*settings))
 
-    for name, value in OPTIONS.items():
+    for option in OPTIONS.split():
+        name, _, value = option.partition("=")
         assert programs.options(name) == [value]
     (script,) = (programs.folder / "submitted").iterdir()
     text = script.read_text()
@@ -125,7 +124,7 @@ def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_p
     with refused("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local", ConfigError):
         SlurmScheduler().check_available()
     problem = "Slurm does not answer (squeue is not on PATH); going on by the runs' files"
-    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
+    assert states_at_slurm(tmp_path) == JobStates({}, problem)
 
 
 SIZES = """
@@ -156,9 +155,7 @@ QUEUE = """
 def test_states_are_what_squeue_answers(programs, tmp_path):
     (programs.folder / "queue").write_text(QUEUE.lstrip())
 
-    jobs = SlurmScheduler().states([bare_run(tmp_path, job="17_0")])
-
-    assert jobs.by_job == {
+    assert states_at_slurm(tmp_path).by_job == {
         "17_0": JobState("17_0", "running"),
         "17_1": JobState("17_1", "queued", "Limit"),
         "17_2": JobState("17_2", "ending"),
@@ -177,7 +174,7 @@ def test_a_slurm_that_is_down_or_slow_is_said_to_be_silent(squeue, reason, progr
     programs.write("squeue", squeue)
 
     problem = f"Slurm does not answer ({reason}); going on by the runs' files"
-    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
+    assert states_at_slurm(tmp_path) == JobStates({}, problem)
 
 
 def test_cancel_and_requeue_name_the_job(programs, tmp_path, variables):

@@ -139,10 +139,11 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert "2 runs: 1 done, 1 failed" in status(sweep)
     assert (tmp_path / "prepared").exists()
     assert set(attempts(sweep).values()) == {1}
-    error = (launched(sweep)[1]["folder"] / "error.txt").read_text()
+    failed = launched(sweep)[1]["folder"]
+    error = (failed / "error.txt").read_text()
     assert "not finite" in error.splitlines()[0]
     assert "Traceback" in error
-    log_lines = (launched(sweep)[1]["folder"] / "log.txt").read_text().splitlines()
+    log_lines = (failed / "log.txt").read_text().splitlines()
     assert log_lines[-1] == error.splitlines()[0]
     local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr

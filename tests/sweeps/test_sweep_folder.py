@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of, read_json, refused, values_of
+from tests.conftest import become_ordinary, config_of, plan_of, read_json, refused, values_of
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import TINY
-from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.runs.plan import Job, plan
+from topr_exp.runs.plan import Job
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.launch import launch
 from topr_exp.sweeps.sweep import RECORD, find_run, make_runs, read_runs, record_runs
@@ -49,9 +48,8 @@ def test_a_second_launch_changes_settings_and_keeps_number_and_job(tmp_path):
     assert runs[1].settings["cluster"]["threads"] == 2
 
 
-def test_a_damaged_launch_file_leaves_its_run_out_with_a_warning(tmp_path, capsys):
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    damaged, intact = read_runs(sweep)
+def test_a_damaged_launch_file_leaves_its_run_out_with_a_warning(sweep_of_two, capsys):
+    damaged, intact = read_runs(sweep_of_two)
     path = damaged.folder / "launch.json"
     stored = read_json(path)
 
@@ -60,7 +58,7 @@ def test_a_damaged_launch_file_leaves_its_run_out_with_a_warning(tmp_path, capsy
         (json.dumps({**stored, "overrides": [None]}), "has overrides=[None], which is not a list, each a text"),
     ):
         path.write_text(content)
-        assert read_runs(sweep) == [intact]
+        assert read_runs(sweep_of_two) == [intact]
         line = f"{path} {fault}; the run is left out (the same launch writes the file again)"
         assert line in capsys.readouterr().err
 
@@ -84,11 +82,10 @@ def test_runs_of_another_user_that_may_not_be_read_are_named(ordinary_user, caps
 
 
 @pytest.fixture
-def sweep(tmp_path):
-    """A sweep of a finished run (topr) and a stopped one (tis), with its record."""
-    folder = make_sweep_of_two(tmp_path / "sweep")
-    record_runs(folder, read_runs(folder))
-    return folder
+def sweep(sweep_of_two):
+    """A sweep with its record."""
+    record_runs(sweep_of_two, read_runs(sweep_of_two))
+    return sweep_of_two
 
 
 def test_a_removed_run_is_shown_with_the_way_to_make_it_again(sweep, capsys):
@@ -126,7 +123,7 @@ def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, al
 
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep):
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
-    planned = plan(parse_arguments(words))
+    planned = plan_of(*words)
     names = [job.config.folder.name for job in planned.jobs]
     (sweep / names[0]).write_text("a file in the place of a run's folder")
     earlier_runs = read_json(sweep / RECORD)["runs"]

@@ -132,10 +132,10 @@ def test_each_setting_of_wandb_reaches_it(client, tmp_path):
 
 
 @pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), ValueError("no")], ids=["preempted", "failed"])
-def test_the_end_of_an_attempt_is_told(error, client, tmp_path):
+def test_the_end_of_an_attempt_is_told(error, client, config):
     client.is_online = False  # nobody is logged in
 
-    with pytest.raises(type(error)), attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")):
+    with pytest.raises(type(error)), attempt(config):
         raise error
 
     assert client.init_arguments["mode"] == "offline"
@@ -148,6 +148,12 @@ def raising(error):
         raise error
 
     return call
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The settings of a run that W&B follows."""
+    return config_of(f"output_dir={tmp_path}", "tracking=wandb")
 
 
 def tracker_threads():
@@ -173,11 +179,11 @@ def warnings_in(text):
 
 
 @pytest.mark.parametrize("message", FAULTS)
-def test_whatever_the_client_raises_the_run_goes_on_with_a_warning(message, client, tmp_path, capsys):
+def test_whatever_the_client_raises_the_run_goes_on_with_a_warning(message, client, config, capsys):
     name, error = FAULTS[message]
     replace_call(client, name, raising(error))
 
-    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")) as folder:
+    with attempt(config) as folder:
         train(folder, 1, 200)
 
     *offline_warnings, warning = warnings_in(capsys.readouterr().err)
@@ -187,11 +193,11 @@ def test_whatever_the_client_raises_the_run_goes_on_with_a_warning(message, clie
 
 
 @pytest.mark.parametrize("name", ["init", "log"])
-def test_a_client_that_hangs_is_not_waited_for(name, client, tmp_path, capsys):
+def test_a_client_that_hangs_is_not_waited_for(name, client, config, capsys):
     released = threading.Event()
     replace_call(client, name, lambda *_, **__: released.wait())
 
-    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb"), finish_seconds=0.3) as folder:
+    with attempt(config, finish_seconds=0.3) as folder:
         train(folder, 1, 200)
 
     released.set()  # a run that waited for the client would not have come so far
@@ -202,9 +208,8 @@ def test_a_client_that_hangs_is_not_waited_for(name, client, tmp_path, capsys):
     assert "did not finish" in warning
 
 
-def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, variables, capsys):
+def test_an_account_without_a_network_means_offline_and_one_warning(config, variables, capsys):
     variables |= {"WANDB_API_KEY": "0" * 40, "WANDB_HTTP_TIMEOUT": "1"}
-    config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
 
     with attempt(config) as folder:
         train(folder, 1, 3)
@@ -296,19 +301,17 @@ def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(tmp_path, capsy
     assert points(path, "eval/pass_at_1") == ([10], pytest.approx([0.5]))
 
 
-def test_a_run_that_is_not_finished_is_not_sent(tmp_path, capsys):
-    _, unfinished = make_run(tmp_path, done=False)
-
-    assert track([str(unfinished), "wandb"]) == 2
-
-    line = "is no finished run; one that trains is tracked with tracking=wandb"
-    assert line in capsys.readouterr().err
+# Whether a run is finished | what follows `track RUN` | what is said
+MISTAKES = """
+False | "wandb" | "is no finished run; one that trains is tracked with tracking=wandb"
+True | "wandb tracking.project=mine" | "tracking.project is gone: set W&B's environment variable WANDB_PROJECT"
+"""
 
 
-def test_a_retired_setting_of_tracking_is_one_line(tmp_path, capsys):
-    _, finished = make_run(tmp_path)
+@each_row("done words message", MISTAKES, literals=True)
+def test_a_mistake_of_the_command_is_one_line(done, words, message, tmp_path, capsys):
+    _, folder = make_run(tmp_path, done=done)
 
-    assert track([str(finished), "wandb", "tracking.project=mine"]) == 2
+    assert track([str(folder), *words.split()]) == 2
 
-    line = "tracking.project is gone: set W&B's environment variable WANDB_PROJECT"
-    assert line in capsys.readouterr().err
+    assert message in capsys.readouterr().err
