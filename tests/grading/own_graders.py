@@ -24,6 +24,9 @@ def obedient(completion, gold):
             os._exit(3)
         case "hang":
             time.sleep(600)
+        case "spin":
+            while True:
+                pass
         case "hoard":
             while True:
                 HOARD.append(bytes(1 << 26))

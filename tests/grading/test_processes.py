@@ -32,6 +32,19 @@ def grade_new_answers(grader, number, count=10):
     return set(verdicts_on(grader, pairs))
 
 
+TEXTS = [("a text", "text")] * 10  # a user's grader reads each in a worker, which starts at once: it needs no sympy
+
+
+def grade_texts(grader):
+    return set(verdicts_on(grader, TEXTS))
+
+
+@pytest.fixture
+def quick():
+    with Grader("own_graders.contains", workers=1, deadline=20.0) as grader:
+        yield grader
+
+
 def wait_for_end(pids):
     wait_for(lambda: not any(map(is_running, pids)))
 
@@ -48,18 +61,18 @@ def test_threads_share_a_grader_and_may_end(grader):
 
 
 def grade_in_child(grader, connection):
-    connection.send((grade_new_answers(grader, 15), worker_pids(grader)))
+    connection.send((grade_texts(grader), worker_pids(grader)))
     grader.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_gets_workers_of_its_own_and_the_parents_go_on(grader):
+def test_a_forked_child_gets_workers_of_its_own_and_the_parents_go_on(quick):
     context = multiprocessing.get_context("fork")
-    assert grade_new_answers(grader, 12) == {"correct"}
-    pids = worker_pids(grader)
+    assert grade_texts(quick) == {"correct"}
+    pids = worker_pids(quick)
     connection, connection_of_child = context.Pipe()
 
-    child = context.Process(target=grade_in_child, args=(grader, connection_of_child))
+    child = context.Process(target=grade_in_child, args=(quick, connection_of_child))
     child.start()
     assert connection.poll(300)
     verdicts, pids_of_child = connection.recv()
@@ -67,23 +80,23 @@ def test_a_forked_child_gets_workers_of_its_own_and_the_parents_go_on(grader):
 
     assert (child.exitcode, verdicts) == (0, {"correct"})
     assert not set(pids_of_child) & set(pids)
-    assert grade_new_answers(grader, 13) == {"correct"}
-    assert worker_pids(grader) == pids
+    assert grade_texts(quick) == {"correct"}
+    assert worker_pids(quick) == pids
     wait_for_end(pids_of_child)
 
 
 PARENT = f"""
 import ctypes, sys, time
-sys.path.insert(0, {str(ROOT)!r})
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests/grading")!r}]
 from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader
-grader = Grader("math", workers=2, deadline=600.0)
-list(grader.grade([{PAIR!r}]))
+grader = Grader("own_graders.obedient", workers=2, deadline=600.0)
+list(grader.grade([("1", "")]))
 if "fork" in sys.argv and ctypes.CDLL(None).fork() == 0:  # a library's, of which Python learns nothing
     time.sleep(600)
 print(*worker_pids(grader), flush=True)
 if "busy" in sys.argv:
-    list(grader.grade([{ENDLESS!r}] * 2))
+    list(grader.grade([("spin", "")] * 2))
 if "idle" in sys.argv:
     time.sleep(600)
 """
@@ -110,22 +123,21 @@ def test_no_worker_outlives_its_parent(state, tmp_path):
             os.killpg(parent.pid, signal.SIGKILL)
 
 
-def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict():
+def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict(quick):
     """The kernel may kill one for the machine's memory; the next completion is not to blame."""
-    with Grader("math", workers=1, deadline=20.0) as grader:
-        grade_new_answers(grader, 2)
-        server, worker = worker_pids(grader)
-        os.kill(worker, signal.SIGKILL)
-        wait_for_end([worker])
-        assert grade_new_answers(grader, 3) == {"correct"}
-        same_server, new_worker = worker_pids(grader)
-        assert (same_server == server, new_worker == worker) == (True, False)
+    grade_texts(quick)
+    server, worker = worker_pids(quick)
+    os.kill(worker, signal.SIGKILL)
+    wait_for_end([worker])
+    assert grade_texts(quick) == {"correct"}
+    same_server, new_worker = worker_pids(quick)
+    assert (same_server == server, new_worker == worker) == (True, False)
 
-        os.kill(server, signal.SIGKILL)
-        wait_for_end([server, new_worker])
-        with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
-            grade_new_answers(grader, 4)
-        assert grade_new_answers(grader, 4) == {"correct"}
+    os.kill(server, signal.SIGKILL)
+    wait_for_end([server, new_worker])
+    with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
+        grade_texts(quick)
+    assert grade_texts(quick) == {"correct"}
 
 
 @pytest.mark.parametrize("number, deadline", [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 2.0)])
@@ -272,18 +284,17 @@ def open_files(pid):
     return links
 
 
-def test_workers_inherit_no_descriptors():
+def test_workers_inherit_no_descriptors(quick):
     """Standard input and output are /dev/null; beside them there is standard error and the one socket."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     try:
-        with Grader("math", workers=1) as grader:
-            list(grader.grade([PAIR]))
-            for pid in worker_pids(grader):
-                wait_for(lambda pid=pid: len(open_files(pid)) == 4)  # the server closes a worker's end after the fork
-                links = open_files(pid)
-                assert links.count("/dev/null") == 2
-                assert os.readlink(f"/proc/self/fd/{writer}") not in links
+        grade_texts(quick)
+        for pid in worker_pids(quick):
+            wait_for(lambda pid=pid: len(open_files(pid)) == 4)  # the server closes a worker's end after the fork
+            links = open_files(pid)
+            assert links.count("/dev/null") == 2
+            assert os.readlink(f"/proc/self/fd/{writer}") not in links
     finally:
         os.close(reader)
         os.close(writer)

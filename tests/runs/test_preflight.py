@@ -235,11 +235,13 @@ def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model
         refuse_changed_inputs(Job([], config))  # by dry_run and a sweep's launch
 
 
-def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
+def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a_run_that_was_begun(working_folder):
     module = working_folder / "own_notebook.py"
     module.write_text("from topr_exp.algorithms.topr import Tapered\nclass Mine(Tapered): ...\ndef grade(*_): ...\n")
     words = overrides(working_folder, "algo._target_=own_notebook.Mine")
-    assert config_of(*words).algo == config_of(*words).algo
+    config = config_of(*words)
+    assert config.algo == config_of(*words).algo
+    begin(config)
 
     append_text(module, "# another\n")
 
@@ -247,7 +249,8 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
         config_of(*words)
     check_grader("own_notebook.grade", {})  # workers import anew
     importlib.reload(sys.modules["own_notebook"])
-    assert config_of(*words)
+    with refused(r"algo\._target_ \(own_notebook.py\) has changed since .*; overwrite=true "):
+        refuse_changed_inputs(Job([], config_of(*words)))
 
 
 # ---- CPU threads: a run goes on with as many as it was begun with
