@@ -5,7 +5,7 @@
 
 TRL's side is `SFTTrainer` on completion tokens. Its loss, the mean of −log π over the batch's completion tokens, is
 TOPR's loss with all weights 1; no trainer of TRL takes completions made elsewhere with a reward. SFTTrainer does
-less than our update (no log-ratio, no weight by reward, none of the statistics by sign), so the comparison is in
+less than our update (no log-ratio, no weight by reward, none of the statistics by verdict), so the comparison is in
 its favour. It runs with its defaults, but with the same AdamW settings and threads, and without checkpointing on the
 CPU. The two take turns, update by update, and both times contain reading and collating the batch.
 

@@ -386,12 +386,12 @@ def contents(folder):
 def write_file(path, text=""):
     """Write a text file, whose folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
 def append_text(path, text):
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -22,7 +22,7 @@ BESIDE = ("reproduce", "scripts")  # the library: import it and are imported by 
 
 
 def tree_of(path):
-    return ast.parse(path.read_text())
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def test_only_sweeps_know_a_scheduler():
 
     for path in [*LIBRARY, *(ROOT / "reproduce").rglob("*.py")]:
         if "sweeps" not in path.parts:
-            assert not words.search(path.read_text()), path
+            assert not words.search(path.read_text(encoding="utf-8")), path
 
 
 def test_losses_import_torch_types_and_schema_alone():

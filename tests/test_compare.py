@@ -136,6 +136,7 @@ def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path):
 
     outcome = answer("topr_exp.compare", tmp_path, "--against", "topr")
 
+    assert outcome.returncode == 0
     _, first_line, second_line, *_, last_line = outcome.stdout.splitlines()
     assert first_line.split()[1] == second_line.split()[1] == "1"
     assert last_line == "also differs: optim.lr (0.0001, 0.001)"

@@ -27,7 +27,7 @@ def bindings(tree):
 def test_no_value_is_named_by_a_pronoun_or_participle():
     named_by_grammar = []
     for path in FILES:
-        for line, name in bindings(ast.parse(path.read_text())):
+        for line, name in bindings(ast.parse(path.read_text(encoding="utf-8"))):
             if name.strip("_") in GRAMMAR_WORDS - TERMS:
                 named_by_grammar.append(f"{path}:{line}: {name}")
 

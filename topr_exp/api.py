@@ -294,12 +294,16 @@ def load_policy(config: Config, run: str | Path | None = None, *, reference: boo
 
     reference: π_ref, the model that `model.reference` names, in its place.
     """
+    from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.policy import load_policy as load_weights
 
     if reference:
-        return load_weights(config.reference, config.cluster.device)
-    weights_folder = Path(run) / "model" if run is not None else None
-    return load_weights(config.model, config.cluster.device, weights_folder)
+        policy = load_weights(config.reference, config.cluster.device)
+    else:
+        weights_folder = Path(run) / "model" if run is not None else None
+        policy = load_weights(config.model, config.cluster.device, weights_folder)
+    refuse_other_logits(policy.model)
+    return policy
 
 
 def read_problems(config: Config, *, split: Literal["train", "test"] = "train") -> dict[str, Problem]:

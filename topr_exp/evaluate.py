@@ -227,6 +227,7 @@ def evaluate_model(config: Config) -> None:
     import torch
 
     from topr_exp.evaluation.showcase import show_completions
+    from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.tasks import VerificationTask, load_task
@@ -252,6 +253,8 @@ def evaluate_model(config: Config) -> None:
                 task.sample_solutions(sampler, store)
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device)
+            if config.sampler.name == "hf":
+                refuse_other_logits(policy.model)
             test = task.tokenize(task.sets.test, policy)
             say(header(config, policy, len(test.problems)))
             answers = task.evaluate(sampler, policy, test, store)

@@ -103,6 +103,7 @@ def test_outputs_have_the_promised_form_and_a_loss_does_not_touch_its_batch(name
 
     assert isinstance(loss, Loss)
     assert loss.needs <= NEEDS.keys()
+    assert output.loss.shape == (15,)
     assert torch.equal(output.loss, loss(batch).loss)
     for key, values in output.metrics.items():
         assert values.dtype == torch.float64, key
@@ -194,6 +195,13 @@ def test_dpo_saturates_without_overflow(delta, expected):
     assert output.loss.item() == pytest.approx(expected, abs=1e-6)
     for side in (chosen, rejected):
         assert torch.isfinite(slope(output, side.logp)).all()
+
+
+@pytest.mark.parametrize("delta, clipped", [(5e-4, 0.0), (-5e-4, 0.0), (2e-3, 1.0)])
+def test_clipped_shares_ignore_rounding(delta, clipped):
+    """At step 0 half of all Δ are a rounding error above 0: nothing counts as clipped before |Δ| > 1e-3."""
+    assert load("tis")(shifted(delta, -1.0)).metrics["clipped_high"].item() == clipped
+    assert load("topr")(shifted(-delta, 1.0)).metrics["clipped_low"].item() == clipped
 
 
 # ---- what a batch must have

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.conftest import config_of, each_row, needs_peft, refused, small_config
+from tests.conftest import config_of, each_row, needs_peft, refused, small_config, write_lines
 from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.folder import RunFolder
@@ -51,3 +51,8 @@ def test_the_reference_is_the_model_that_is_named_else_the_base(tmp_path, settin
     prompt_ids = torch.as_tensor(policy.encode("Tom has 3 apples."))[None].long()
     logits = policy.model(input_ids=prompt_ids).logits
     assert reference.model(input_ids=prompt_ids).logits.equal(logits)
+
+
+def test_pairs_of_a_log_are_as_many_as_it_has(tmp_path):
+    log = write_lines(tmp_path / "log.jsonl", [])
+    assert config_of("algo=dpo", f"data.completions={log}", "data.n=1").data.n == 1

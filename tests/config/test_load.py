@@ -52,7 +52,7 @@ def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
 def test_every_yaml_has_every_field(group, schema):
     fields = {field.name for field in dataclasses.fields(schema)}
     for path in CONF.glob(f"{group}/*.yaml"):
-        settings = yaml.safe_load(path.read_text())
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         values = settings.get(group, settings)
         assert values["name"] == path.stem
         assert values.keys() == fields
@@ -107,7 +107,7 @@ def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompt
 
 
 def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
-    text = re.sub(r"  lora:.*\n", "", (CONF / "model/tiny.yaml").read_text())
+    text = re.sub(r"  lora:.*\n", "", (CONF / "model/tiny.yaml").read_text(encoding="utf-8"))
     write_file(tmp_path / "model/mine.yaml", text)
     words = ["--config-dir", str(tmp_path), "model=mine"]
     as_group = ["model.lora={rank: 6, alpha: 8, targets: all-linear}"]
@@ -209,7 +209,7 @@ def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.rglob("*.yaml")]
     commands = []
     for page in pages:
-        commands += re.findall(r".*model=llama3_8b.*cluster=slurm\w*.*", page.read_text())
+        commands += re.findall(r".*model=llama3_8b.*cluster=slurm\w*.*", page.read_text(encoding="utf-8"))
 
     assert commands
     for command in commands:

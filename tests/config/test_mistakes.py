@@ -39,7 +39,7 @@ PLACEHOLDERS = {
 def mistakes():
     """The rows of mistakes.txt: words of a command line, and a part of the line that answers them."""
     rows = []
-    for row in Path(__file__).with_name("mistakes.txt").read_text().splitlines()[1:]:
+    for row in Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").splitlines()[1:]:
         command, _, message = row.partition(" | ")
         for placeholder, text in PLACEHOLDERS.items():
             command = command.replace(placeholder, text)
@@ -221,7 +221,7 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
 
 
 def test_a_yaml_of_the_users_hides_ours_for_this_command_alone(tmp_path):
-    dpo = (CONF / "algo/dpo.yaml").read_text()
+    dpo = (CONF / "algo/dpo.yaml").read_text(encoding="utf-8")
     write_file(tmp_path / "algo/dpo.yaml", "_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
     write_file(tmp_path / "algo/1_0.yaml", dpo)
     own_folder = ["--config-dir", str(tmp_path)]

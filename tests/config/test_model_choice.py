@@ -158,7 +158,7 @@ def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
 
 def test_a_yaml_of_the_users_own_takes_part(tmp_path):
     folder = model_folder(tmp_path / "weights", UNKNOWN)
-    text = (CONF / "model/llama3_8b.yaml").read_text()
+    text = (CONF / "model/llama3_8b.yaml").read_text(encoding="utf-8")
     text = text.replace("meta-llama/Meta-Llama-3-8B-Instruct", "owner/mine")
     write_file(tmp_path / "model/mine.yaml", text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
 

@@ -15,7 +15,7 @@ from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.losses import load_losses
 
 DOCS = ROOT / "docs"
-TEXTS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
 
 
 def table_rows(text, heading):
@@ -53,7 +53,7 @@ def settings_of_yamls_and_losses():
     for loss in load_losses([]).values():
         keys |= vars(loss).keys()
     for path in (ROOT / "conf").rglob("*.yaml"):
-        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(), re.MULTILINE))
+        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
     return keys
 
 
@@ -71,14 +71,14 @@ def test_settings_that_are_compared_with_trls_are_there_on_both_sides():
 
 
 def test_the_number_of_losses_is_that_of_the_classes():
-    assert README.read_text() == readme(), "run python -m scripts.settings_reference"
+    assert README.read_text(encoding="utf-8") == readme(), "run python -m scripts.settings_reference"
 
 
 @pytest.mark.extended
 def test_the_reference_has_every_setting_with_what_it_is():
     page = reference_page()
 
-    assert REFERENCE.read_text() == page, "run python -m scripts.settings_reference"
+    assert REFERENCE.read_text(encoding="utf-8") == page, "run python -m scripts.settings_reference"
     rows = re.findall(r"^\| (`(?!algo=).*) \|$", page, re.MULTILINE)
     assert len(rows) > 150
     for row in rows:
@@ -98,7 +98,7 @@ def test_the_tests_that_are_named_are_there():
 
     assert len(tests) > 10
     for file, test in tests:
-        assert f"def {test}(" in (ROOT / file).read_text()
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_the_readme_fits_two_screens():
@@ -159,7 +159,7 @@ def test_the_version_of_the_verdicts():
 @pytest.mark.extended
 def test_the_notebook_runs_and_topr_ends_above_ppo(working_folder):
     notebook = DOCS / "first_steps.ipynb"
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
     names = {}
     for cell in cells:
@@ -194,13 +194,13 @@ def test_the_site_builds_without_scripts_from_elsewhere(tmp_path):
     process = build_site(ROOT, tmp_path)
 
     assert process.returncode == 0, process.stderr
-    assert "<math" in (tmp_path / "index.html").read_text()
+    assert "<math" in (tmp_path / "index.html").read_text(encoding="utf-8")
     for page, text in parted(ON_PAGES):
-        assert text in (tmp_path / page / "index.html").read_text()
+        assert text in (tmp_path / page / "index.html").read_text(encoding="utf-8")
     foreign = re.compile(r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//(?![^"]*canonical)')
     for path in tmp_path.glob("*/index.html"):
-        assert not foreign.search(path.read_text()), path
-        assert "md-footer__link--prev" in path.read_text(), path
+        assert not foreign.search(path.read_text(encoding="utf-8")), path
+        assert "md-footer__link--prev" in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.extended

@@ -77,7 +77,7 @@ def faults(section):
 SECTIONS = [
     pytest.param(section, id=section.heading)
     for page in (FINDINGS, DETAILS)
-    for section in sections_of(page.read_text())
+    for section in sections_of(page.read_text(encoding="utf-8"))
     if section.heading not in ("What to do with old answers", "What goes wrong offline")
 ]
 
@@ -105,11 +105,11 @@ def test_a_direction_without_a_claim_or_its_reservation_is_named():
 
 
 def test_findings_are_few_and_short():
-    page = FINDINGS.read_text()
+    page = FINDINGS.read_text(encoding="utf-8")
     assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == len(sections_of(page)) <= MOST_FINDINGS
     pages = [FINDINGS, DETAILS, ROOT / "docs/statistics.md"]
     word_count = 0
     for path in pages:
-        visible_text = re.sub(r"<!--.*?-->", "", path.read_text(), flags=re.DOTALL)
+        visible_text = re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         word_count += len(visible_text.split())
     assert word_count <= MOST_WORDS

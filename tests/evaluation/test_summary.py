@@ -1,11 +1,15 @@
 """The figures of an evaluation: whose verdicts are summarised, and of which problems."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
 from tests.conftest import column, make_completions
 from topr_exp.evaluation.statistics import mean_reward
-from topr_exp.evaluation.summary import summarise_evaluation
+from topr_exp.evaluation.summary import summarise_evaluation, table_folders
+from topr_exp.sampling.completions import StoredTables
+from topr_exp.store import Store
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 
 C, W, X = CORRECT, INCORRECT, INVALID
@@ -85,3 +89,10 @@ def test_there_is_no_majority_where_incorrect_answers_cannot_be_told_apart():
     assert figures.keys() - figures_without.keys() == {"maj@4"}
     assert figures_without["maj@k"] == {}
     assert figures_without["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}
+
+
+def test_the_tables_of_an_evaluation_are_located_in_the_store():
+    stored = StoredTables("rollouts/r", [0, 16], (), verdicts="verdicts/v")
+    folders = {"rollouts": "nowhere/rollouts/r", "verdicts": "nowhere/verdicts/v"}
+
+    assert table_folders(replace(graded(), stored=stored), Store("nowhere")) == folders

@@ -17,7 +17,7 @@ def with_answers(rows):
     return [(row[0], row[1] if row[1:] else None) for row in rows]
 
 
-CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))
 ANSWERS = {answer_format: with_answers(rows) for answer_format, rows in CASES["answers"].items()}
 
 # Completions that break graders: each has to be answered in time, harmlessly, and never as correct.

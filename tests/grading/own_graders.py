@@ -1,6 +1,7 @@
 """Graders as a user would write them, good and bad."""
 
 import ast
+import itertools
 import json
 import os
 import signal
@@ -25,8 +26,7 @@ def obedient(completion, gold):
         case "hang":
             time.sleep(600)
         case "spin":
-            while True:
-                pass
+            all(itertools.repeat(True))  # in C: no signal is handled, no other thread runs
         case "hoard":
             while True:
                 HOARD.append(bytes(1 << 26))

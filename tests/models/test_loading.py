@@ -60,6 +60,8 @@ class DoubledLogits(LlamaForCausalLM):
 def test_a_model_whose_own_code_changes_its_logits_is_refused():
     model = make_model(11)
     refuse_other_logits(model)
+    refuse_other_logits(model.bfloat16())
+    refuse_other_logits(make_model(11, model_type="opt", word_embed_proj_dim=16, ffn_dim=32))  # calls its layers itself
     model.__class__ = DoubledLogits
 
     with refused("model.path: DoubledLogits changes its logits by its own code; not supported"):

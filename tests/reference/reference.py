@@ -380,7 +380,7 @@ class Reference:
         return record
 
     def means_of_reports(self, completions, reports):
-        """What the loss reports, as means by sign; of pairs over all."""
+        """What the loss reports, as means by verdict; of pairs over all."""
         means = {}
         for name in reports[0]:
             reported = np.array(column(reports, name))

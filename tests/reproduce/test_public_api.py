@@ -15,7 +15,7 @@ PUBLIC_NAMES = {"topr_exp": set(topr_exp.__all__), "topr_exp.report": set(report
 def imported_names(path):
     """The modules of topr_exp that a file imports from, each with a name; "*": the module itself."""
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             names += [(str(node.module), alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):

@@ -136,7 +136,7 @@ def page_of(folder, invalid_of_share):
             runs = group("topr", 1.0, invalid=invalid, base={"invalid": 20.0})
         for record in runs.records():
             cell_records.append(record | {"answers": {"base": answers, "final": answers}})
-    return write_outcome(None, cell_records, 51, folder).read_text()
+    return write_outcome(None, cell_records, 51, folder).read_text(encoding="utf-8")
 
 
 def test_the_hypothesis_is_decided_by_the_records(tmp_path):
@@ -175,7 +175,7 @@ def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
     assert len(list(folder.glob("store/rollouts/*"))) == 3
     for record in stored["runs"]:
         assert {"length", "truncated_share"} < record["answers"]["base"].keys() == record["answers"]["final"].keys()
-    page = (folder / "real.md").read_text()
+    page = (folder / "real.md").read_text(encoding="utf-8")
     assert "17 of 17 runs ended." in page
     assert "numbers of tiny mean nothing here" in page
     assert (folder / "real.png").read_bytes().startswith(b"\x89PNG")

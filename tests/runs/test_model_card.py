@@ -6,7 +6,7 @@ import re
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import config_of, small_config, write_file
+from tests.conftest import config_of, read_json, small_config, write_file
 from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.model_folder import weights_fingerprint
@@ -17,7 +17,8 @@ from topr_exp.runs.tasks import TrainedOn
 
 
 def test_a_run_leaves_a_card_that_the_hub_reads(smoke):
-    config, summary = smoke
+    config, _ = smoke
+    summary = read_json(config.folder / "summary.json")
     text = (config.folder / "model" / CARD_FILE).read_text()
 
     card = ModelCard(text).data

@@ -87,14 +87,21 @@ def test_layers_with_other_states_than_keys_and_values_are_refused():
 
 
 def token_probabilities(model, prefix, config):
-    """[V] what the next token is drawn from."""
+    """[V] what the next token is drawn from, by arithmetic of its own: the top k, then the smallest set of top_p."""
     with torch.no_grad():
         logits = model(torch.tensor([prefix])).logits[:, -1]
     noise = normal_of(config.seed, [tuple(prefix)], logits)
-    noised_logits = logits + config.mismatch.logits_noise * noise
-    tempered_logits = noised_logits / config.temperature
-    (drawable_logits,) = apply_top_k_top_p(tempered_logits, config.top_k, config.top_p)
-    return drawable_logits.softmax(-1)
+    noised_logits = (logits + config.mismatch.logits_noise * noise)[0]
+    chances = (noised_logits / config.temperature).double().softmax(-1)
+    from_likeliest = chances.argsort(descending=True)
+    if config.top_k:
+        chances[from_likeliest[config.top_k :]] = 0
+        chances /= chances.sum()
+    if config.top_p < 1:
+        mass = chances[from_likeliest]
+        mass_above = mass.cumsum(0) - mass
+        chances[from_likeliest[mass_above >= config.top_p]] = 0
+    return chances / chances.sum()
 
 
 def exact_probabilities(model, prompt, config, eos=EOS):

@@ -45,6 +45,19 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
                 assert noted.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
 
 
+def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary():
+    changes = {"temperature": 0.7, "top_p": 0.8, "mismatch": Mismatch("int4", 0.5)}
+
+    samples = draw(make_model(VOCABULARY), 8, top_logprobs=VOCABULARY, **changes)[0]
+    samples_of_three = draw(make_model(VOCABULARY), 8, top_logprobs=3, **changes)[0]
+
+    for sample, sample_of_three in zip(samples, samples_of_three, strict=True):
+        assert sample.tokens == sample_of_three.tokens
+        for noted, likeliest in zip(sample.top_tokens, sample_of_three.top_tokens, strict=True):
+            assert likeliest.logp.tolist() == sorted(noted.logp.tolist(), reverse=True)[:3]
+            assert noted.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
+
+
 # ---- whole runs
 
 ALL = 1000  # more than the vocabulary has
@@ -148,6 +161,7 @@ def test_what_is_noted_changes_nothing_that_is_drawn_trained_or_evaluated(output
     assert noting["weights"] == plain["weights"]
     assert noting["evaluations"] == plain["evaluations"]
     rollouts = table_of(noting_run.folder, "rollouts")
+    assert len(rollouts) == 64
     assert table_of(exact_run.folder, "rollouts") == rollouts, "the same table of the store"
     for row in rollouts:
         assert row.pop("top_logp")

@@ -14,13 +14,13 @@ every_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: pat
 
 
 def steps_by_job(path):
-    jobs = yaml.safe_load(path.read_text())["jobs"]
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
     return {name: job.get("steps", []) for name, job in jobs.items()}
 
 
 @every_workflow
 def test_an_action_is_named_by_its_commit_with_the_version_beside_it(path):
-    lines = [line for line in path.read_text().splitlines() if "uses:" in line]
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
 
     assert lines
     for line in lines:

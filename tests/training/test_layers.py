@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
+from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, weights
 from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training.batches import GlobalBatch
@@ -23,6 +24,17 @@ def test_passes_with_a_cache_are_not_compiled():
         model(input_ids=ids, use_cache=True)
         with pytest.raises(RuntimeError, match="recompile"):
             model(input_ids=ids, use_cache=False)
+
+
+@pytest.mark.extended
+@needs_compiler
+def test_compiled_layers_give_the_same_scores_and_gradients():
+    model = make_smooth_model()
+    expected = scored(model, SHARED, "both")
+
+    compile_layers(model)
+
+    assert_same(scored(model, SHARED, "both", recompute=True), expected, 1e-5)
 
 
 def final_weights(folder, *, resumes=False, **changes):

@@ -104,6 +104,18 @@ def test_gradients_are_float32_whatever_the_weights_are():
     assert float((rounded - exact).norm() / exact.norm()) < 0.2
 
 
+def test_weights_that_no_text_uses_have_a_gradient_of_0():
+    """As those of a tower for images."""
+    (prompt, completion), *_ = SHARED
+    model = make_model(11)
+    (gradient,) = example_gradients(Policy(model, None, "test", torch.float32), [prompt], [completion])
+    model.unused = torch.nn.Parameter(torch.ones(3))
+
+    (whole_gradient,) = example_gradients(Policy(model, None, "test", torch.float32), [prompt], [completion])
+
+    assert torch.equal(whole_gradient, torch.cat([torch.zeros(3), gradient]))
+
+
 def test_a_model_that_changes_its_logits_is_refused():
     model = make_model(11)
     model.config.final_logit_softcapping = 30.0

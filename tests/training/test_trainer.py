@@ -137,6 +137,15 @@ def test_saving_that_takes_100_seconds_takes_a_twentieth_of_the_run(tmp_path, ev
 # ---- what stops a run
 
 
+def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path):
+    trainer, examples = make_trainer(tmp_path)
+    with torch.no_grad():
+        next(trainer.policy.model.parameters()).mul_(1.01)
+
+    with refused(r"log π − log μ is .* before the first update .*μ was not scored by these"):
+        update_once(trainer, examples)
+
+
 @pytest.mark.parametrize("delta", [[0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]])
 def test_the_gate_is_by_each_completion(tmp_path, delta):
     """Means and sums are 0 where some are scored too high and as many too low."""

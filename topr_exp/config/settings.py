@@ -242,7 +242,8 @@ def unit_rules(config: Config) -> Iterator[Rule]:
         yield from fixed_values(config, WITH_TRUNCATED, why_unit)
         n_examples = config.compose.n_examples
         yield "compose.n_examples", n_examples is None or n_examples >= n, f"null or data.n={n} or more {why_unit}"
-    compares = bool({"groups", "group_rewards", "pairs"} & algo.needs)
+    compares_samples = unit == "pairs" and config.needs_sampling  # a log has as many as it has
+    compares = compares_samples or bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
     whole_groups = config.optim.whole_groups
     why_groups = "where optim.whole_groups is true" if whole_groups else why_unit

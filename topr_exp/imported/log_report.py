@@ -18,6 +18,7 @@ from topr_exp.imported.encoding import encode_log, match_problems, tokenize_comp
 from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log import ImportedLog, open_log
 from topr_exp.imported.reader import without_logprobs
+from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.completions import Completions, ProblemIndex
 from topr_exp.sampling.cut_off import warn_of_imported
@@ -65,6 +66,7 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
         if not any(text.startswith("model") for text in settings):
             return describe_without_model(config, log)
         policy = load_policy(config.model, config.cluster.device)
+        refuse_other_logits(policy.model)
         problems = load_problems(config.data).train
         data = dataclasses.replace(config.data, reward="given")  # no gold is needed
         completions = encode_log(log, data, policy, problems=problems)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.models.folder_damage import TOKEN_IDS_RULE, is_token_ids
 from topr_exp.models.model_folder import fetch_model_folder
+from topr_exp.models.out_of_memory import memory_for
 from topr_exp.schema import first_line
 from topr_exp.types import TOPRError
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 # Settings by which models of transformers scale or cap the output layer's logits.
 LOGIT_SCALES = (
     *("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"),
-    *("logit_scale", "logits_scaling", "lm_head_multiplier"),
+    *("softcap", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
 )
 TRIED_TOKENS = 3
-LOGIT_TOLERANCE = 1e-3  # of the largest logit; the same product differs by rounding alone
+LOGIT_TOLERANCE = 1e-3  # of the largest logit; the same product differs by rounding alone, in bfloat16 by more
 # Of this machine, not of the model; transformers would save them with the tokenizer.
 MACHINE_SETTINGS = ("is_local", "local_files_only")
 
@@ -95,13 +96,20 @@ def refuse_other_logits(model: Any) -> None:
     import torch
 
     refuse_scaled_logits(model)
-    outputs: list[Any] = []
+    name = type(model).__name__
+    output_layer = model.get_output_embeddings()
     device = model.get_input_embeddings().weight.device
     token_ids = torch.arange(TRIED_TOKENS, device=device)[None]
-    with torch.no_grad(), model.base_model.register_forward_hook(lambda base, inputs, output: outputs.append(output)):
+    with memory_for("trying the model's output layer", "take a smaller model"), torch.no_grad():
         logits = model(input_ids=token_ids, use_cache=False).logits.float()
-        expected_logits = model.get_output_embeddings()(outputs[0].last_hidden_state).float()
+        base_output = model.base_model(input_ids=token_ids, use_cache=False)
+        last_states = getattr(base_output, "last_hidden_state", None)
+        if last_states is None:
+            raise TOPRError(f"model.path: {name} gives no states without its output layer; not supported")
+        expected_logits = output_layer(last_states).float()
+    tolerance = max(LOGIT_TOLERANCE, 2 * torch.finfo(output_layer.weight.dtype).eps)
     largest = float(expected_logits.abs().max())
-    if logits.shape == expected_logits.shape and (logits - expected_logits).abs().max() <= LOGIT_TOLERANCE * largest:
-        return
-    raise TOPRError(f"model.path: {type(model).__name__} changes its logits by its own code; not supported")
+    has_other_shape = logits.shape != expected_logits.shape
+    # Not where they are NaN: what computes with them says so.
+    if has_other_shape or bool(((logits - expected_logits).abs() > tolerance * largest).any()):
+        raise TOPRError(f"model.path: {name} changes its logits by its own code; not supported")

@@ -11,6 +11,7 @@ from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.grading.verdicts import grade_completions
+from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import sample_completions
@@ -66,6 +67,8 @@ class VerificationTask(Task):
         """
         config = self.config
         solver = load_policy(config.solver, config.cluster.device)
+        if config.sampler.name == "hf":
+            refuse_other_logits(solver.model)
         grading = config.data.grading()
 
         def solve(problems: Sequence[Problem], n: int, seed: int) -> Completions:

@@ -71,7 +71,7 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
         sequence = token_sequence(prompt, completion, policy.vocabulary)
         inputs = Inputs([sequence], policy.device)
         logp = score_tokens(policy.model, inputs).logp.sum()
-        gradients = torch.autograd.grad(logp / len(completion), weights)
+        gradients = torch.autograd.grad(logp / len(completion), weights, materialize_grads=True)
         yield torch.cat([gradient.flatten().float() for gradient in gradients])
 
 

@@ -211,6 +211,8 @@ def use_tree_attention(model: Any) -> bool:
 def why_not_exact(model: Any) -> str | None:
     """Say why a tree would not be exact for this model; None where it is."""
     config = text_config(model)
+    if config is not model.config:
+        return "the model has several parts"
     if config.model_type not in MODEL_TYPES:
         return f"models of type {config.model_type} are not among {', '.join(MODEL_TYPES)}"
     if config._attn_implementation != "sdpa":
