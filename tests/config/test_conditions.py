@@ -54,5 +54,6 @@ def test_the_reference_is_the_model_that_is_named_else_the_base(tmp_path, settin
 
 
 def test_pairs_of_a_log_are_as_many_as_it_has(tmp_path):
-    log = write_lines(tmp_path / "log.jsonl", [])
+    log = write_lines(tmp_path / "log.jsonl", [{"prompt": "1 + 1?", "completion": "2", "gold": "2"}])
+
     assert config_of("algo=dpo", f"data.completions={log}", "data.n=1").data.n == 1
