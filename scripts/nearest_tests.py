@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("topr_exp", "reproduce", "tests")
 REFERENCE_RUN = "tests/reference/test_reference_run.py"
 WHOLE_RUNS = (REFERENCE_RUN, "tests/test_pipeline.py")
+STORED_KEYS = "tests/store/test_keys.py"  # what finds stored data again, in many rooms
 # Faults there show in a whole run within seconds, and rarely in the room's own tests.
 TRAINING = "topr_exp/training/"
 # Loaded by the name that a YAML gives, not by an import.
@@ -90,8 +91,9 @@ def tests_of_room(room: Path, graph: Graph) -> list[str]:
 def tests_of(file: str, graph: Graph) -> list[str]:
     """List the test files to run on a fault in a file, in their order.
 
-    Its own; for training the reference run; then by distance the tests of its room, the nearest of others and whole
-    runs; at last the tests of its room that import nothing of it, and whole runs where it is loaded by name.
+    Its own; for training the reference run; then by distance the tests of its room, the nearest of others, whole runs
+    and the keys of stored data; at last the tests of its room that import nothing of it, and whole runs where it is
+    loaded by name.
     """
     distances = {path: steps for path, steps in steps_to(file, graph).items() if is_test(path)}
     least_distance = min(distances.values(), default=0)
@@ -100,7 +102,7 @@ def tests_of(file: str, graph: Graph) -> list[str]:
     own_test = str(room / f"test_{Path(file).name}")
     near = []
     for path, distance in distances.items():
-        if distance == least_distance or path in (own_test, *room_tests, *WHOLE_RUNS):
+        if distance == least_distance or path in (own_test, *room_tests, *WHOLE_RUNS, STORED_KEYS):
             near.append(path)
     near.sort(key=lambda path: (distances[path], path not in room_tests, path not in WHOLE_RUNS, path))
     leading, trailing = [own_test], room_tests
