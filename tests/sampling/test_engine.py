@@ -169,4 +169,4 @@ engine.ask("generate", prompts=[[{HANGS}, 5]], seeds=[0], **{SAMPLING!r})
         wait_for(lambda: bool(stand_in.notes("generate")))
         parent.send_signal(signal.SIGKILL)
 
-    wait_for(lambda: not is_running(worker))
+    assert wait_for(lambda: not is_running(worker))
