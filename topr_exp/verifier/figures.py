@@ -206,7 +206,7 @@ def note(figures: Figures) -> str:
 
 def cell(figure: Point | None) -> str:
     """Format a figure in per cent with its interval."""
-    if figure is None or figure["value"] is None:
+    if figure is None or figure.get("value") is None:
         return "–"
     numbers: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
     return Interval(**numbers).percent()
