@@ -139,10 +139,12 @@ def gradient_moments(
     for end, gradient in enumerate(gradients, 1):
         block.append(gradient)
         if len(block) == BLOCK or end == count:
-            stacked = torch.stack(block).double()
-            factors = table[:, end - len(block) : end].to(stacked.device)
-            total = total + factors @ stacked
-            squares += (factors**2 @ (stacked**2).sum(1)).cpu()
+            stacked = torch.stack(block)
+            factors = table[:, end - len(block) : end]
+            weighted_sum = factors.to(stacked) @ stacked
+            total = total + weighted_sum.double()
+            squared_norms = torch.linalg.vector_norm(stacked, dim=1, dtype=torch.float64) ** 2
+            squares += factors**2 @ squared_norms.cpu()
             block = []
     mean_square = ((total / count) ** 2).sum(1).cpu()
     trace = (squares / count - mean_square) * count / (count - 1)

@@ -24,4 +24,5 @@ FIGURE = Figure(
     experiments=("related",),
     draw=grid(panels),
     judge=decide(ends_above_others(lambda relative: f"TOPR ends above {relative}", algorithms, "topr")),
+    only_full=True,
 )
