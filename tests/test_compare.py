@@ -117,6 +117,9 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
     assert set(table["final_pass@1_interval_over"]) == {"2 seeds, problems"}
     point = read_json(folder / "topr0/summary.json")["final"]["pass@k"]["1"]
     assert single[columns].tolist() == list(point.values())
+    title, _, caption = printed(folder / "topr0")
+    assert title.split() == ["pass@1,", "%", "runs", "mean", "over"], "no column for a difference"
+    assert caption == "[ ]: 95 %"
 
 
 def test_groups_of_other_test_problems_are_told_apart_and_not_compared(tmp_path):

@@ -54,7 +54,10 @@ def print_comparison(options: argparse.Namespace) -> int:
     for row in rows:
         table.append(list(row.values()))
     print("\n".join(align_columns(table)))
-    print("[ ]: 95 % each; differences are paired by seed and test problem", *comparison.remarks, sep="\n")
+    caption = "[ ]: 95 %"
+    if comparison.differences:
+        caption = "[ ]: 95 % each; differences are paired by seed and test problem"
+    print(caption, *comparison.remarks, sep="\n")
     return 0
 
 

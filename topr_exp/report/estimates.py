@@ -172,7 +172,8 @@ def differences(groups: Groups, references: Mapping[str, str | None], name: str)
 def comparison_rows(groups: Groups, to_references: Differences, *, reference: str, name: str) -> list[dict[str, str]]:
     """Tabulate for each group of finished runs its figure and its difference to the reference.
 
-    to_references: as `differences` returns. reference: the word of a column's title.
+    to_references: as `differences` returns; empty for a single group, whose rows have no difference. reference: the
+    word of a column's title.
     """
     rows = []
     for label, runs in groups.items():
@@ -183,12 +184,14 @@ def comparison_rows(groups: Groups, to_references: Differences, *, reference: st
             "mean": estimate_text(runs, name),
             "over": interval.over if interval is not None else "",
         }
-        to_reference = to_references.get(label, "")
-        if isinstance(to_reference, Interval):
-            row[f"minus {reference}"] = to_reference.percent(sign=True)
-            row["paired over"] = to_reference.over
-        else:
-            row[f"minus {reference}"] = to_reference
-            row["paired over"] = ""
+        if to_references:
+            row |= difference_cells(to_references.get(label, ""), reference)
         rows.append(row)
     return rows
+
+
+def difference_cells(to_reference: Interval | str, reference: str) -> dict[str, str]:
+    """Format a difference to the reference, or the reason for having none, as the last two columns of a row."""
+    if isinstance(to_reference, Interval):
+        return {f"minus {reference}": to_reference.percent(sign=True), "paired over": to_reference.over}
+    return {f"minus {reference}": to_reference, "paired over": ""}
