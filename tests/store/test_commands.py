@@ -99,13 +99,16 @@ def test_a_command_that_could_mean_everything_is_refused(store, command, words):
 def test_import_and_export(tmp_path, command):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = '{"problem_id": "1", "completion": "x", "tokens": [1]'
-    source.write_text(row + ', "extra": 3}\n')
+    source.write_text(row.replace("completion", "said") + ', "extra": 3}\n{}\n')
+    words = ["import", source, "data.columns={completion: said}", "data.skip_malformed=true"]
 
-    outcome = command("import", source)
-    assert outcome.err == f"warning: nothing reads the columns extra of {source}\n"
+    outcome = command(*words)
+    unread_line, skipped_line = outcome.err.splitlines()
+    assert unread_line == f"warning: nothing reads the columns extra of {source}"
+    assert skipped_line.startswith(f"warning: 1 malformed row left out: {source}:2: data.columns.completion=said: no")
     assert outcome.out.startswith("imported/")
     assert outcome.out.endswith(": 1 completions, tokens\n")
-    assert "(was there already)" in command("import", source).out
+    assert "(was there already)" in command(*words).out
 
     assert command("export imported", target).out.startswith("1 completions of imported/")
     assert target.read_text() == row + "}\n"
@@ -116,6 +119,8 @@ def test_what_can_not_be_imported_or_written_is_one_line(tmp_path, command):
     source.write_text("{}\n")
     line = f"error: {source}:1: completion is missing; the row has no columns\n"
     assert command("import", source) == (1, "", line)
+    line = "error: model=tiny: an import does not read model; it reads data.columns, data.skip_malformed\n"
+    assert command("import", source, "model=tiny") == (2, "", line)
 
     source.write_text('{"problem_id": "1", "completion": "x"}\n')
     command("import", source)

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import DataConfig
+from topr_exp.config.load import load
 from topr_exp.imported.reader import RolloutReader, describe_columns, without_rewards
 from topr_exp.imported.rows import Row
 from topr_exp.imported.sources import HUB, NO_LOG, TABLE_KIND, content_digest, is_stored_log, source_files
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, TEXTS
 from topr_exp.store.source import Derivation, Source
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
+READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
 ROWS_PER_SHARD = 10_000
 # Roles that the first version read: not in the key of a table whose columns are called the same.
 FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
@@ -60,6 +63,17 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     if data.reward == "given" and "reward" not in columns.column_names:
         raise without_rewards(data, description)
     return ImportedLog(table.name, columns, description, snapshot.source)
+
+
+def open_reader(source: str, settings: Sequence[str]) -> RolloutReader:
+    """Return a reader of a log by settings as a run has them; ConfigError for any that reading does not need."""
+    for text in settings:
+        key = text.lstrip("+").partition("=")[0]
+        if not any(key == read_key or key.startswith(f"{read_key}.") for read_key in READ_KEYS):
+            raise ConfigError(f"{text}: an import does not read {key}; it reads {', '.join(READ_KEYS)}")
+    _, composed = next(iter(Composer(parse_arguments(list(settings))).jobs()))
+    data = load(composed).data
+    return RolloutReader(source, data.columns, data.skip_malformed)
 
 
 def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:

@@ -57,13 +57,15 @@ def parser() -> CommandParser:
     command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
     command.add_argument("key", metavar="KEY", help=key_help)
     command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=user_path)
-    command = add("import", import_, "store completions made elsewhere (docs/rollouts.md has the format)")
-    command.add_argument("file", metavar="FILE")
-    command = add("inspect", inspect, "describe a log of completions and the losses that can use it; stores nothing")
-    command.add_argument("file", metavar="FILE", help="a file, a folder or hub:NAME, as data.completions takes it")
-    command.add_argument(
-        "settings", metavar="KEY=VALUE", nargs="*", help="a run's settings, such as data.columns={reward: acc}"
+    import_command = add("import", import_, "store completions made elsewhere (docs/rollouts.md has the format)")
+    inspect_command = add(
+        "inspect", inspect, "describe a log of completions and the losses that can use it; stores nothing"
     )
+    for command in (import_command, inspect_command):
+        command.add_argument("file", metavar="FILE", help="a file, a folder or hub:NAME, as data.completions takes it")
+        command.add_argument(
+            "settings", metavar="KEY=VALUE", nargs="*", help="a run's settings, such as 'data.columns={reward: acc}'"
+        )
     return top
 
 
@@ -202,14 +204,15 @@ def export(store: Store, options: argparse.Namespace) -> None:
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:
-    from topr_exp.imported.log import import_rows
-    from topr_exp.imported.reader import RolloutReader
+    from topr_exp.imported.log import import_rows, open_reader
     from topr_exp.store.completions import COLUMNS, LISTS
 
-    reader = RolloutReader(options.file)
+    reader = open_reader(options.file, options.settings)
     table, rows_made = import_rows(store, reader)
     if reader.unread:
         warn(f"nothing reads the columns {', '.join(sorted(reader.unread))} of {options.file}")
+    if reader.skipped:
+        warn(f"{plural(len(reader.skipped), 'malformed row')} left out: {reader.skipped[0]}")
     column_names = table.shard(0).column_names
     list_names = [name for name in LISTS if COLUMNS[name] in column_names]
     content = " and ".join(list_names) or "text only"
