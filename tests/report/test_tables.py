@@ -74,4 +74,6 @@ def test_runs_are_read_as_a_data_frame(tmp_path):
     assert row["group"] == "tis, p̃=0.05"
     assert row[["positive_share", "updates", "seconds"]].tolist() == [0.2, 20, 11.0]
     assert read_curves(sweep)["loss"].unstack("run").shape == (20, 4)
-    assert read_curves(str(sweep), kind="test").loc["tis_0.05_s0", "pass@1"].iloc[0] == 0.2
+    tested = read_curves(str(sweep), split="test")
+    assert tested.loc["tis_0.05_s0", "pass@1"].iloc[0] == 0.2
+    assert tested.equals(read_curves(sweep, kind="test")), "as earlier releases called it"
