@@ -33,6 +33,7 @@ from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
+from topr_exp.runs.supply import check_supply
 from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, count_trained_on, load_task
 from topr_exp.runs.training_data import save_rounds, save_training_set
 from topr_exp.runs.training_report import TrainingReport
@@ -171,6 +172,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets.train, policy, session.shared_store)
+    check_supply(config, questions=len(train.problems), imported=len(imported) if imported is not None else None)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
     trained_on = count_trained_on(config, task.sets.train, train.problems, imported)

@@ -56,4 +56,22 @@ def test_the_reference_is_the_model_that_is_named_else_the_base(tmp_path, settin
 def test_pairs_of_a_log_are_as_many_as_it_has(tmp_path):
     log = write_lines(tmp_path / "log.jsonl", [{"prompt": "1 + 1?", "completion": "2", "gold": "2"}])
 
-    assert config_of("algo=dpo", f"data.completions={log}", "data.n=1").data.n == 1
+    words = [f"data.completions={log}", "compose.pass_rate=[0.51,0.52]", "optim.warmup_steps=9"]
+    assert config_of("algo=dpo", *words, "data.n=1").data.n == 1
+
+
+ADMITTED = """
+compose.pass_rate=[0.0625,0.0625]
+compose.pass_rate=[0,0]
+algo=sft compose.pass_rate=[1,1]
+algo=asymre compose.pass_rate=[0,0]
+algo=agro model.reference=tiny_noise compose.pass_rate=[1,1]
+baseline=-1 compose=positives
+effective_positive=0.5 compose=proportion compose.n_examples=8000
+task=verifier task.solver=tiny task.solutions=4 schedule=on_policy schedule.prompts=2000 optim.batch_size=32000
+"""
+
+
+@each_row("words", ADMITTED)
+def test_what_some_completions_can_meet_is_admitted(words):
+    config_of(*words.split())

@@ -94,11 +94,21 @@ def test_a_log_without_the_numbers_that_the_settings_ask_for(tmp_path):
         config_of(*words, "mu=sampler")
 
 
-def test_a_prompt_that_does_not_fit_is_told_before_anything_is_sampled(tmp_path):
-    log = write_lines(tmp_path / "made.jsonl", [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}])
-    config = small_config(tmp_path, f"data.completions={log}")
+UNMET = """
+3000 | data.n=2 | no prompt fits
+1 | compose.mix=0.5 compose.n_examples=5 | compose.n_examples must be null or at most 2, the completions that there
+1 | optim.warmup_steps=1 optim.epochs=1 | optim.warmup_steps must be below 1, the most updates of an iteration; got 1
+"""
 
-    with refused("no prompt fits"):
+
+@each_row("words_of_prompt setting line", UNMET)
+def test_what_a_log_can_not_meet_is_told_before_anything_is_sampled(words_of_prompt, setting, line, tmp_path):
+    log = write_lines(
+        tmp_path / "made.jsonl", [{"question": "Why? " * int(words_of_prompt), "gold": "1", "completion": "x"}]
+    )
+    config = small_config(tmp_path, f"data.completions={log}", *setting.split())
+
+    with refused(line):
         pipeline.run(config)
 
     assert not list(config.store.glob("rollouts/*"))

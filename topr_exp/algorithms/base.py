@@ -95,6 +95,11 @@ class Loss(TypedSection, ABC):
         return False
 
     @property
+    def needs_unequal_rewards(self) -> bool:
+        """True where responses to a prompt with one reward have no gradient as long as π is μ and the reference."""
+        return False
+
+    @property
     def drops_tokens(self) -> bool:
         """True where tokens or responses may be left out; the metric `masked` or `kept` then has their share."""
         return False
@@ -134,6 +139,7 @@ class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
 
     uses_baseline = False
+    needs_unequal_rewards = True
 
     @property
     def needs(self) -> frozenset[str]:

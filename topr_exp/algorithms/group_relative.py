@@ -70,6 +70,10 @@ class AsymRE(GroupLoss):
     papers: ClassVar = {"asymre": Paper("AsymRE", "2506.20520")}
     needs_mu = False
 
+    @property
+    def needs_unequal_rewards(self) -> bool:
+        return self.delta_v == 0
+
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group", self.name) - self.delta_v
         loss = -advantage * log_prob(batch)

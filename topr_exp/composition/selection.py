@@ -12,6 +12,7 @@ from numpy.random import Generator
 
 from topr_exp.composition.draws import Rows, random_generator, sample_distinct, sample_rows
 from topr_exp.composition.problem_groups import is_solved_between
+from topr_exp.composition.set_sizes import largest_set_size
 from topr_exp.config.groups import PAIRS_PER_PROBLEM, ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
@@ -153,19 +154,6 @@ def draw_proportion(rng: Generator, first: Kind, second: Kind, *, key: str, shar
             )
         drawn_rows.append(sample_rows(rng, kind.rows, count))
     return Draw(np.concatenate(drawn_rows), largest)
-
-
-def largest_set_size(first: int, second: int, share: float) -> int:
-    """Find the largest N with round(share N) of the first kind and the rest of the second among the available ones."""
-    limit_of_first = (first + 0.5) / share
-    limit_of_second = (second + 0.5) / (1 - share)
-    n = int(min(limit_of_first, limit_of_second)) + 1  # no larger one can round to fit
-    while n > 0:
-        n_first = round(share * n)
-        if n_first <= first and n - n_first <= second:
-            break
-        n -= 1
-    return n
 
 
 # ---- whole problems and pairs

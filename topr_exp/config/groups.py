@@ -40,6 +40,13 @@ class TaskConfig(Section):
         return self.name == "verifier"
 
     @property
+    def questions_per_problem(self) -> int:
+        """Questions that a training problem makes: the solutions to verify, or itself."""
+        if self.verifies and self.solutions is not None:
+            return self.solutions
+        return 1
+
+    @property
     def question_kind(self) -> str:
         """Relation of the model's questions to the problems of the data, as a prefix of their description."""
         if self.verifies:
@@ -213,6 +220,13 @@ class ComposeConfig(Section):
         yield "mix", self.mix is None or mixes, f"null for compose={self.name}"
         shared = self.name != "proportion" or self.positive_share is not None
         yield "positive_share", shared, "in (0, 1) for compose=proportion"
+
+    def possible_shares(self, n: int | None) -> list[float]:
+        """Shares of correct completions that a problem may have, to be trained on; n: completions, None: any number."""
+        low, high = self.pass_rate or (0.0, 1.0)
+        if n is None:
+            return [low, (low + high) / 2, high]
+        return [count / n for count in range(n + 1) if low <= count / n <= high]
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

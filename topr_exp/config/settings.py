@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from topr_exp.algorithms.base import Advantage, Loss
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.config import groups
 from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
@@ -256,6 +257,80 @@ def unit_rules(config: Config) -> Iterator[Rule]:
     yield from groups.reduction_rules(algo, config.optim.reduction)
 
 
+def possible_shares(config: Config) -> list[float]:
+    """The shares of correct completions that a problem may have, to be trained on; a log has any number of each."""
+    n = config.data.n if config.data.completions is None else None
+    return config.compose.possible_shares(n)
+
+
+def possible_kinds(config: Config) -> set[str]:
+    """The kinds of completions that a training set may have, correct and incorrect, whatever the model answers."""
+    compose = config.compose
+    shares = possible_shares(config)
+    kinds = set[str]()
+    if any(share > 0 for share in shares):
+        kinds.add("correct")
+    if any(share < 1 for share in shares) and compose.name != "positives":
+        kinds.add("incorrect")
+    if compose.name == "proportion" and compose.n_examples is not None and compose.positive_share is not None:
+        n_positive = round(compose.positive_share * compose.n_examples)
+        kinds -= {"correct"} if n_positive == 0 else set()
+        kinds -= {"incorrect"} if n_positive == compose.n_examples else set()
+    return kinds
+
+
+def pass_rate_rules(config: Config) -> Iterator[Rule]:
+    """Some problem can be solved so often, and has then what the composition and the loss need."""
+    algo = config.algo
+    compose = config.compose
+    key = "compose.pass_rate"
+    shares = possible_shares(config)
+    around = "[low, high] around a share"
+    if config.data.completions is None:
+        around += f" k/{config.data.n} of data.n={config.data.n} completions"
+    yield key, bool(shares), around
+    why = f"for compose={compose.name}"
+    has_correct = any(share > 0 for share in shares)
+    yield key, has_correct or compose.name != "positives", f"{around}, above 0 {why}"
+    has_both = has_correct and any(share < 1 for share in shares)
+    yield key, has_both or compose.name != "proportion", f"{around}, one above 0 and one below 1 {why}"
+    is_moved_by_reference = bool({"ref_logp", "vocab_kl"} & algo.needs) and config.model.reference is not None
+    needs_unequal = algo.needs_unequal_rewards and config.reward not in NUMERIC_REWARDS and not is_moved_by_reference
+    compares = groups.unit_of(algo.needs) == "pairs" or needs_unequal
+    is_mixed = any(0 < share < 1 for share in shares)
+    yield key, is_mixed or not compares, f"{around}, above 0 and below 1 for algo={algo.name}, which compares"
+
+
+def weight_rules(config: Config) -> Iterator[Rule]:
+    """Some completion of a training set has a weight, also of a set of one kind alone; p̃ needs both kinds."""
+    algo = config.algo
+    compose = config.compose
+    kinds = possible_kinds(config)
+    key = "compose.name"
+    if compose.pass_rate is not None:
+        key = "compose.pass_rate"
+    elif compose.name == "proportion":
+        key = "compose.positive_share"
+    if config.effective_positive is not None:
+        yield key, len(kinds) == 2, "such that there are completions of both kinds where effective_positive is set"
+    elif config.reward not in NUMERIC_REWARDS and not algo.needs & {"pairs", "group_rewards"}:
+        rewards = {"correct": 1.0, "incorrect": -1.0 if config.reward == "pm1" else 0.0}
+        weights = [rewards[kind] - (config.baseline or 0.0) for kind in kinds]
+        allowed = f"such that some completions have a weight by algo={algo.name} and data.reward={config.reward}"
+        if config.baseline is not None:
+            key = "baseline"
+            allowed = "other than the reward of all completions that are trained on, whose weight it would make 0"
+        yield key, any(has_weight(algo, weight) for weight in weights), allowed
+
+
+def has_weight(algo: Loss, reward: float) -> bool:
+    """True unless a loss gives no gradient to a completion with this R = R0 − c."""
+    if isinstance(algo, Tapered):
+        limit = algo.b_pos if reward > 0 else algo.b_neg
+        return reward != 0 and limit > 0
+    return reward != 0
+
+
 def import_rules(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     has_log = config.data.completions is not None
@@ -279,8 +354,12 @@ def round_rules(config: Config) -> Iterator[Rule]:
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
-    has_too_few = data.train_problems is not None and schedule.prompts > data.train_problems
-    yield "schedule.prompts", not has_too_few, f"at most data.train_problems={data.train_problems}"
+    questions = config.task.questions_per_problem
+    limit = f"data.train_problems={data.train_problems}"
+    if questions > 1:
+        limit += f" times task.solutions={questions}"
+    has_too_few = data.train_problems is not None and schedule.prompts > data.train_problems * questions
+    yield "schedule.prompts", not has_too_few, f"at most {limit}"
     allowed = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
     yield "schedule.prompts", groups.unit_of(config.algo.needs) != "pairs", allowed
     why = "where schedule.prompts is set: a round has few completions"
@@ -334,7 +413,8 @@ def on_policy_rules(config: Config) -> Iterator[Rule]:
 
 
 RULES = (
-    reward_rules, weighting_rules, unit_rules, import_rules, round_rules, sampling_rules, on_policy_rules
+    reward_rules, weighting_rules, unit_rules, pass_rate_rules, weight_rules, import_rules, round_rules, sampling_rules,
+    on_policy_rules
 )  # fmt: skip
 
 

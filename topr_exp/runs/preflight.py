@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topr_exp.config.data import Columns, DataConfig
-from topr_exp.config.groups import PAIRS_PER_PROBLEM, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -29,6 +28,7 @@ from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
+from topr_exp.runs.supply import check_supply
 from topr_exp.runtime.json_files import read_object
 from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version
 from topr_exp.runtime.terminal import warn
@@ -141,16 +141,16 @@ def describe_unsolvable_problems(config: Config) -> str | None:
 def check_problems(config: Config) -> None:
     """Raise TOPRError for too few problems, and for a file of completions that is malformed or answers none."""
     sets = problems_at_hand(config.data)
-    prompts_per_round = config.schedule.prompts
     problem_count = config.data.train_problems
     if sets is not None:
         problem_count = len(sets.train)
         if not sets.train:
             origin = sets.train_report.origin
             raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
-        if prompts_per_round is not None and prompts_per_round > problem_count:
-            raise TOPRError(f"schedule.prompts={prompts_per_round}: there are {problem_count} problems to sample")
-    check_warm_up(config, problem_count)
+    question_count = None
+    if problem_count is not None:
+        question_count = problem_count * config.task.questions_per_problem
+    check_supply(config, questions=question_count)
     source = config.data.completions
     if source is not None and Path(source).exists():
         problem_ids = None
@@ -192,41 +192,6 @@ def check_completions(
         where = f"data.completions={source}: completion {number}"
         kind_of_prompt(where, row, problem_ids=problem_ids, is_graded=is_graded)
     return reader
-
-
-def check_warm_up(config: Config, problem_count: int | None) -> None:
-    """Raise TOPRError for a warm-up that no iteration outlasts, as far as the number of its updates is known."""
-    update_limits = possible_updates(config, problem_count)
-    warmup_steps = config.optim.warmup_steps
-    if update_limits and warmup_steps >= min(update_limits):
-        raise TOPRError(
-            f"optim.warmup_steps must be below {min(update_limits)}, the most updates of an iteration; "
-            f"got {warmup_steps}"
-        )
-
-
-def possible_updates(config: Config, problem_count: int | None) -> list[int]:
-    """Return upper bounds on the updates of an iteration; [] if unknown."""
-    data = config.data
-    compose = config.compose
-    schedule = config.schedule
-    optim = config.optim
-    if schedule.prompts is not None:
-        return [(schedule.rounds or 0) * (schedule.updates or 0)]
-    example_limits = []
-    if compose.n_examples:
-        example_limits.append(compose.n_examples)
-    if problem_count and data.completions is None:
-        examples_per_problem = data.n
-        if unit_of(config.algo.needs) == "pairs":
-            examples_per_problem = PAIRS_PER_PROBLEM
-        solutions_per_problem = config.task.solutions or 1  # a verifier's problem is a solution
-        example_limits.append(problem_count * solutions_per_problem * examples_per_problem)
-    update_limits = []
-    for example_limit in example_limits:
-        updates_per_epoch = -(-example_limit // optim.batch_size)  # rounded up
-        update_limits.append(optim.epochs * updates_per_epoch)
-    return update_limits
 
 
 def problems_at_hand(data: DataConfig) -> ProblemSets | None:
