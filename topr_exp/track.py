@@ -27,7 +27,7 @@ def track(options: argparse.Namespace) -> int:
     """Send a finished run; ConfigError for a run that is none."""
     from topr_exp.api import compose
     from topr_exp.config.retired import refuse_retired
-    from topr_exp.config.settings import is_name
+    from topr_exp.config.run_folders import is_name
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
