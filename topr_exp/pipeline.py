@@ -50,7 +50,7 @@ from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.collection import Collector
 from topr_exp.training.lagged import LaggedRounds
 from topr_exp.training.loop import BatchSource, FixedSet, train
-from topr_exp.training.parallel import parallelize
+from topr_exp.training.parallel import check_layers, parallelize
 from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer
 
@@ -150,10 +150,12 @@ def prepare_task(session: Session) -> Task:
 
 
 def load_policies(session: Session) -> Policies:
-    """Load the base model."""
+    """Load the base model; TOPRError for one that can't be trained as the settings ask."""
+    config = session.config
     with session.folder.stage("problems"):
-        policies = Policies(session.config, session.folder)
-        note_model_of_the_hub(session.folder, session.config, policies.trained.fingerprint)
+        policies = Policies(config, session.folder)
+        check_layers(policies.trained.model, config.cluster.parallel, compiles=config.optim.compile)
+        note_model_of_the_hub(session.folder, config, policies.trained.fingerprint)
     return policies
 
 

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model
+from tests.conftest import make_model, refused, small_config
 from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, weights
+from topr_exp import pipeline
+from topr_exp.runtime import distributed
 from topr_exp.runtime.machine import cxx_compiler
+from topr_exp.training import layers
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.layers import compile_layers
+from topr_exp.training.parallel import check_layers
 
 needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")
 SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
@@ -24,6 +28,22 @@ def test_passes_with_a_cache_are_not_compiled():
         model(input_ids=ids, use_cache=True)
         with pytest.raises(RuntimeError, match="recompile"):
             model(input_ids=ids, use_cache=False)
+
+
+@needs_compiler
+def test_a_model_that_cant_be_compiled_or_sharded_is_refused_before_anything_is_sampled(tmp_path, monkeypatch):
+    config = small_config(tmp_path, "optim.compile=true")
+    monkeypatch.setattr(layers, "layers_of", lambda model: [])
+    with refused("optim.compile=true: .* has no layers that can be compiled; set false"):
+        pipeline.run(config)
+    assert not list(config.store.glob("rollouts/*"))
+
+    model = make_model(11)
+    model._no_split_modules = None
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    check_layers(model, "ddp", compiles=False)
+    with refused("cluster.parallel=fsdp: .* does not name its blocks; set ddp"):
+        check_layers(model, "hsdp", compiles=False)
 
 
 @pytest.mark.extended

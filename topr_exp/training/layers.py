@@ -43,15 +43,21 @@ def recomputed_layers(model: Any, enabled: bool) -> Iterator[None]:
                 layer.forward = forward
 
 
+def compilable_layers(model: Any) -> list[Any]:
+    """List the model's layers; TOPRError where it has none that torch could compile."""
+    layers = layers_of(model)
+    if not layers:
+        raise TOPRError(f"optim.compile=true: {type(model).__name__} has no layers that can be compiled; set false")
+    return layers
+
+
 def compile_layers(model: Any) -> None:
     """Have torch compile the layers, for rows of any length: few fused kernels in place of many small ones.
 
     Passes with a cache, by which a model samples, stay as they are. Attention over a tree is not compiled: its shapes
     differ from update to update, and its kernels are fused already. Results differ by rounding alone.
     """
-    layers = layers_of(model)
-    if not layers:
-        raise TOPRError(f"optim.compile=true: {type(model).__name__} has no layers that can be compiled; set false")
+    layers = compilable_layers(model)
     AttentionInterface.register(tree_attention.NAME, torch.compiler.disable(tree_attention.attention))
     for layer in layers:
         layer.forward = partial(forward_by_cache, layer.forward, torch.compile(layer.forward, dynamic=True))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.layers import compilable_layers
 from topr_exp.training.logprobs import TokenScores, score_tokens
 from topr_exp.types import TOPRError
 
@@ -131,17 +132,25 @@ def without_numbers(model: Any) -> Any:
     return copy.deepcopy(model, empty_weights)
 
 
-def shard(policy: Policy, mesh: Any) -> Any:
-    """Shard a policy's model in place; returns the module that scores with it. TOPRError where FSDP does not fit."""
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+def shardable_blocks(model: Any) -> list[Any]:
+    """List the blocks whose weights FSDP gathers together; TOPRError where it does not fit."""
+    from torch.distributed.fsdp import FSDPModule
 
-    model = policy.model
     if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
         raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
     block_classes = set(model._no_split_modules or ())
     blocks = [module for module in model.modules() if type(module).__name__ in block_classes]
     if not blocks:
         raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
+    return blocks
+
+
+def shard(policy: Policy, mesh: Any) -> Any:
+    """Shard a policy's model in place; returns the module that scores with it. TOPRError where FSDP does not fit."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = policy.model
+    blocks = shardable_blocks(model)
     compute_dtype = None if policy.full_precision else policy.compute_dtype
     # Inputs stay as they are: states between blocks are float32 under autocast.
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -172,10 +181,26 @@ def parallelize(policy: Policy, kind: str | None) -> ProcessLayout:
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
-    if distributed.world_size() == 1:
+    chosen_kind = layout_kind(policy.model, kind)
+    if chosen_kind is None:
         return ProcessLayout(policy.model)
-    if kind is None:
-        kind = "fsdp" if policy.model.num_parameters() >= MIN_SHARDED_WEIGHTS else "ddp"
-    if kind == "ddp":
+    if chosen_kind == "ddp":
         return DDP(policy.model)
-    return FSDP(policy, by_machine=kind == "hsdp")
+    return FSDP(policy, by_machine=chosen_kind == "hsdp")
+
+
+def layout_kind(model: Any, kind: str | None) -> str | None:
+    """Return the layout of a model over the processes of this run, None on a single one; kind: as `parallelize`'s."""
+    if distributed.world_size() == 1:
+        return None
+    if kind is not None:
+        return kind
+    return "fsdp" if model.num_parameters() >= MIN_SHARDED_WEIGHTS else "ddp"
+
+
+def check_layers(model: Any, kind: str | None, *, compiles: bool) -> None:
+    """Raise TOPRError for a model that training could not compile or lay out; kind: as `parallelize`'s."""
+    if compiles:
+        compilable_layers(model)
+    if layout_kind(model, kind) in ("fsdp", "hsdp"):
+        shardable_blocks(model)
