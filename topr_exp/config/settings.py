@@ -227,8 +227,10 @@ def possible_kinds(config: Config) -> set[str]:
         kinds.add("incorrect")
     if compose.name == "proportion" and compose.n_examples is not None and compose.positive_share is not None:
         n_positive = round(compose.positive_share * compose.n_examples)
-        kinds -= {"correct"} if n_positive == 0 else set()
-        kinds -= {"incorrect"} if n_positive == compose.n_examples else set()
+        if n_positive == 0:
+            kinds.discard("correct")
+        if n_positive == compose.n_examples:
+            kinds.discard("incorrect")
     return kinds
 
 
@@ -260,10 +262,10 @@ def weight_rules(config: Config) -> Iterator[Rule]:
     compose = config.compose
     kinds = possible_kinds(config)
     key = "compose.name"
-    if compose.pass_rate is not None:
-        key = "compose.pass_rate"
-    elif compose.name == "proportion":
+    if compose.name == "proportion":
         key = "compose.positive_share"
+    elif compose.pass_rate is not None:
+        key = "compose.pass_rate"
     if config.effective_positive is not None:
         yield key, len(kinds) == 2, "such that there are completions of both kinds where effective_positive is set"
     elif config.reward not in NUMERIC_REWARDS and not algo.needs & {"pairs", "group_rewards"}:
