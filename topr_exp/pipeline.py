@@ -154,7 +154,7 @@ def load_policies(session: Session) -> Policies:
     config = session.config
     with session.folder.stage("problems"):
         policies = Policies(config, session.folder)
-        check_layers(policies.trained.model, config.cluster.parallel, compiles=config.optim.compile)
+        check_layers(policies.trained.model, config.optim, config.cluster.parallel)
         note_model_of_the_hub(session.folder, config, policies.trained.fingerprint)
     return policies
 

@@ -6,7 +6,7 @@ import torch
 
 from tests.conftest import make_model, refused, small_config
 from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
-from tests.training.trainers import make_trainer, weights
+from tests.training.trainers import make_trainer, optim, weights
 from topr_exp import pipeline
 from topr_exp.runtime import distributed
 from topr_exp.runtime.machine import cxx_compiler
@@ -31,19 +31,23 @@ def test_passes_with_a_cache_are_not_compiled():
 
 
 @needs_compiler
-def test_a_model_that_cant_be_compiled_or_sharded_is_refused_before_anything_is_sampled(tmp_path, monkeypatch):
-    config = small_config(tmp_path, "optim.compile=true")
+@pytest.mark.parametrize("setting", ["compile", "gradient_checkpointing"])
+def test_a_model_that_cant_be_trained_so_is_refused_before_anything_is_sampled(setting, tmp_path, monkeypatch):
+    config = small_config(tmp_path, f"optim.{setting}=true")
     monkeypatch.setattr(layers, "layers_of", lambda model: [])
-    with refused("optim.compile=true: .* has no layers that can be compiled; set false"):
+    with refused(f"optim.{setting}=true: .* has no layers that are known here; set false"):
         pipeline.run(config)
     assert not list(config.store.glob("rollouts/*"))
 
+
+def test_a_model_that_cant_be_sharded_is_refused_where_it_would_be(monkeypatch):
     model = make_model(11)
     model._no_split_modules = None
+    check_layers(model, optim(), "hsdp")
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    check_layers(model, "ddp", compiles=False)
+    check_layers(model, optim(), None)
     with refused("cluster.parallel=fsdp: .* does not name its blocks; set ddp"):
-        check_layers(model, "hsdp", compiles=False)
+        check_layers(model, optim(), "hsdp")
 
 
 @pytest.mark.extended

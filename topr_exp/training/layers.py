@@ -43,11 +43,11 @@ def recomputed_layers(model: Any, enabled: bool) -> Iterator[None]:
                 layer.forward = forward
 
 
-def compilable_layers(model: Any) -> list[Any]:
-    """List the model's layers; TOPRError where it has none that torch could compile."""
+def layers_for(setting: str, model: Any) -> list[Any]:
+    """List the model's layers; TOPRError where it has none for `setting`, a switch of `optim`, to change."""
     layers = layers_of(model)
     if not layers:
-        raise TOPRError(f"optim.compile=true: {type(model).__name__} has no layers that can be compiled; set false")
+        raise TOPRError(f"optim.{setting}=true: {type(model).__name__} has no layers that are known here; set false")
     return layers
 
 
@@ -57,7 +57,7 @@ def compile_layers(model: Any) -> None:
     Passes with a cache, by which a model samples, stay as they are. Attention over a tree is not compiled: its shapes
     differ from update to update, and its kernels are fused already. Results differ by rounding alone.
     """
-    layers = compilable_layers(model)
+    layers = layers_for("compile", model)
     AttentionInterface.register(tree_attention.NAME, torch.compiler.disable(tree_attention.attention))
     for layer in layers:
         layer.forward = partial(forward_by_cache, layer.forward, torch.compile(layer.forward, dynamic=True))

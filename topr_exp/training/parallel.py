@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from topr_exp.config.groups import OptimConfig
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training.hidden_states import Inputs
-from topr_exp.training.layers import compilable_layers
+from topr_exp.training.layers import layers_for
 from topr_exp.training.logprobs import TokenScores, score_tokens
 from topr_exp.types import TOPRError
 
@@ -198,9 +199,10 @@ def layout_kind(model: Any, kind: str | None) -> str | None:
     return "fsdp" if model.num_parameters() >= MIN_SHARDED_WEIGHTS else "ddp"
 
 
-def check_layers(model: Any, kind: str | None, *, compiles: bool) -> None:
-    """Raise TOPRError for a model that training could not compile or lay out; kind: as `parallelize`'s."""
-    if compiles:
-        compilable_layers(model)
+def check_layers(model: Any, config: OptimConfig, kind: str | None) -> None:
+    """Raise TOPRError for a model that can't be trained as the settings ask; kind: as `parallelize`'s."""
+    for setting in ("compile", "gradient_checkpointing"):
+        if getattr(config, setting):
+            layers_for(setting, model)
     if layout_kind(model, kind) in ("fsdp", "hsdp"):
         shardable_blocks(model)
