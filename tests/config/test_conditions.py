@@ -63,7 +63,8 @@ def test_pairs_of_a_log_are_as_many_as_it_has(tmp_path):
 ADMITTED = """
 compose.pass_rate=[0.0625,0.0625]
 compose.pass_rate=[0,0]
-algo=sft compose.pass_rate=[1,1]
+algo=sft compose.pass_rate=[1,1] sampler.top_k=1
+algo=grpo sampler.top_k=1 sampler.mismatch.logits_noise=0.1
 algo=asymre compose.pass_rate=[0,0]
 algo=agro model.reference=tiny_noise compose.pass_rate=[1,1]
 baseline=-1 compose=positives

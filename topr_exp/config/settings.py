@@ -235,7 +235,7 @@ def possible_kinds(config: Config) -> set[str]:
 
 
 def pass_rate_rules(config: Config) -> Iterator[Rule]:
-    """Some problem can be solved so often, and has then what the composition and the loss need."""
+    """Some problem can have the completions that the composition and the loss need."""
     algo = config.algo
     compose = config.compose
     key = "compose.pass_rate"
@@ -254,6 +254,11 @@ def pass_rate_rules(config: Config) -> Iterator[Rule]:
     compares = groups.unit_of(algo.needs) == "pairs" or needs_unequal
     is_mixed = any(0 < share < 1 for share in shares)
     yield key, is_mixed or not compares, f"{around}, above 0 and below 1 for algo={algo.name}, which compares"
+    sampler = config.sampler
+    is_greedy = sampler.name in NOTING_SAMPLERS and sampler.top_k == 1 and sampler.mismatch.logits_noise == 0
+    draws_one = is_greedy and config.data.completions is None
+    allowed = f"0 or 2 or more for algo={algo.name}, which compares: else a problem's completions are all the same"
+    yield "sampler.top_k", not (draws_one and compares), allowed
 
 
 def weight_rules(config: Config) -> Iterator[Rule]:
