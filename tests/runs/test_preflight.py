@@ -5,7 +5,9 @@ import json
 import os
 import re
 import sys
+from unittest.mock import Mock
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -98,11 +100,14 @@ UNMET = """
 3000 | data.n=2 | no prompt fits
 1 | compose.mix=0.5 compose.n_examples=5 | compose.n_examples must be null or at most 2, the completions that there
 1 | optim.warmup_steps=1 optim.epochs=1 | optim.warmup_steps must be below 1, the most updates of an iteration; got 1
+1 | mu=a/b | model a/b: not on this machine, and the hub did not give it
+1 | algo=agro model.reference=a/b | model a/b: not on this machine, and the hub did not give it
 """
 
 
 @each_row("words_of_prompt setting line", UNMET)
-def test_what_a_log_can_not_meet_is_told_before_anything_is_sampled(words_of_prompt, setting, line, tmp_path):
+def test_what_can_not_be_met_is_told_before_anything_is_sampled(words_of_prompt, setting, line, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=OSError))
     log = write_lines(
         tmp_path / "made.jsonl", [{"question": "Why? " * int(words_of_prompt), "gold": "1", "completion": "x"}]
     )

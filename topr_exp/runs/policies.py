@@ -1,6 +1,6 @@
 """The models of a run: the policy in training, and models that score completions for the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
 from topr_exp.models.loading import refuse_other_logits
-from topr_exp.models.model_folder import find_folder
+from topr_exp.models.model_folder import fetch_model_folder, find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
@@ -26,6 +26,19 @@ class Policies:
         self.folder = folder
         self.needs = config.algo.needs
         self.trained = self.load(config.model)
+        for model in self.other_models():
+            fetch_model_folder(model.path, model.revision)  # one that the hub lacks is told before anything is sampled
+
+    def other_models(self) -> Iterator[ModelConfig]:
+        """Yield the models that are loaded after sampling, to score completions."""
+        if self.has_reference and self.config.model.reference is not None:
+            yield self.config.reference
+        if self.config.mu_model is not None:
+            yield self.config.untrained_model(self.config.mu_model)
+
+    @property
+    def has_reference(self) -> bool:
+        return bool({"ref_logp", "vocab_kl"} & self.needs)
 
     def load(self, model: ModelConfig, folder: Path | None = None) -> Policy:
         """Load a model of the settings, with the weights of `folder` in place of its own if one is given.
@@ -60,7 +73,7 @@ class Policies:
 
     def reference(self) -> Policy | None:
         """π_ref, where the loss has one."""
-        if not {"ref_logp", "vocab_kl"} & self.needs:
+        if not self.has_reference:
             return None
         if self.trained.base is not None and self.config.model.reference is None:
             return self.trained.without_adapter()
