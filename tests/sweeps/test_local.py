@@ -22,8 +22,8 @@ from tests.sweep_tools import (
 )
 from topr_exp.pipeline import run as run_pipeline
 
-TWO = ["compose=proportion", "compose.positive_share=0.3", "compose.n_examples=10,60"]
-TOO_FEW = "needs 18 correct completions; 8 are available"
+TWO = ["compose=proportion", "compose.positive_share=0.3", "compose.n_examples=10,30"]
+TOO_FEW = "needs 9 correct completions; 8 are available"
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_status_loads_nothing_heavy(sweep):
     header, first, second, models, *ending = outcome.stdout.splitlines()
     assert header.split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert first.split()[:3] == ["1", "compose.n_examples=10", "done"]
-    assert second.split()[:3] == ["2", "compose.n_examples=60", "failed"]
+    assert second.split()[:3] == ["2", "compose.n_examples=30", "failed"]
     assert models.startswith("models of 1 run: ")
     assert ending == ["2 runs: 1 done, 1 failed", "0 set()"]
 
