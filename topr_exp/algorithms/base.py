@@ -139,7 +139,10 @@ class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
 
     uses_baseline = False
-    needs_unequal_rewards = True
+
+    @property
+    def needs_unequal_rewards(self) -> bool:
+        return True
 
     @property
     def needs(self) -> frozenset[str]:
