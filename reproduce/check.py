@@ -33,15 +33,12 @@ def finished_records(need: Need) -> dict[str, tuple[Record, Path]]:
 
 def write_figure(need: Need, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    import torch
-
     figure = need.figure
     all_records = write_records(need, request)
     file = request.out / f"{figure.name}.json"
     extra = records.read(file)["extra"]
     finished = list(finished_records(need).values())
     if figure.compute_extra is not None and (finished or not extra):
-        torch.set_num_threads(1)  # as in the runs: two of them only wait for one another on a tiny model
         extra = {**extra, **figure.compute_extra(finished)}
     if request.full and not request.overrides:
         extra = {**extra, "missing": len(need.jobs) - len(all_records), "left_out": len(need.left_out)}

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reproduce.claims import Extra
 from reproduce.figure import FinishedRuns, key_of
+from reproduce.processes import map_on_cores
 from reproduce.records import rounded
 from reproduce.selection import Record, Runs
 from topr_exp import load_policy, prompt_ids, read_completions, read_config, score_completions
@@ -18,10 +19,9 @@ KL_TITLE = "KL(π ‖ π_ref), nats a completion"
 
 def compute_distances(finished: FinishedRuns) -> Extra:
     """KL(π ‖ π_ref) of each run's final model, by its settings."""
-    distance_by_run = {}
-    for record, folder in finished:
-        distance_by_run[key_of(record)] = rounded(distance(folder))
-    return distance_by_run
+    keys = [key_of(record) for record, _ in finished]
+    distances_of_runs = map_on_cores(distance, [folder for _, folder in finished])
+    return dict(zip(keys, map(rounded, distances_of_runs), strict=True))
 
 
 def distance(folder: Path) -> float:

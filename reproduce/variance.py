@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from reproduce.claims import Extra
 from reproduce.distance import log_likelihoods
 from reproduce.figure import FinishedRuns, model_and_seed, numbers_of_seeds
 from reproduce.groups import name_of
+from reproduce.processes import map_on_cores
 from reproduce.records import rounded
-from reproduce.selection import Runs
+from reproduce.selection import Record, Runs
 from topr_exp import (
     Batch,
     example_gradients,
@@ -52,27 +54,52 @@ def compute_variances(finished: FinishedRuns) -> Extra:
     Of all choices of limits on the straight line from the start of TOPR's run to its end (PARTS_OF_WAY), and, as OWN,
     of each choice where its own run ended.
     """
-    numbers: dict[str, dict[str, list[float | None]]] = {}
+    points = []
     for record, folder in finished:
-        name, seed = record["settings"]["algo.name"], int(record["settings"]["seed"])
-        key = model_and_seed(record)
-        at_end = rounded_moments(moments_of_run(folder, seed))
-        if name == "topr":
-            for weights, part in PARTS_OF_WAY.items():
-                moments = at_end
-                if part < 1:
-                    moments = rounded_moments(moments_of_run(folder, seed, part))
-                numbers[key + weights] = moments
-        if name in LIMITS:
-            numbers.setdefault(key + OWN, {})[name] = at_end[name]
+        points += points_of_way(record, folder)
+    folders = [point.folder for point in points]
+    seeds = [point.seed for point in points]
+    parts = [point.part for point in points]
+    numbers: dict[str, dict[str, list[float | None]]] = {}
+    for point, moments in zip(points, map_on_cores(moments_of_run, folders, seeds, parts), strict=True):
+        rounded_by_limits = rounded_moments(moments)
+        if point.limits == "topr":
+            numbers[point.key + point.suffix] = rounded_by_limits
+        if point.part == 1 and point.limits in LIMITS:
+            numbers.setdefault(point.key + OWN, {})[point.limits] = rounded_by_limits[point.limits]
     return numbers
+
+
+@dataclass(frozen=True)
+class Point:
+    """Weights on the way of a run from its start to its end, at which gradients are taken."""
+
+    key: str  # model and seed
+    limits: str  # that the run had, by the name of its loss
+    folder: Path
+    seed: int
+    suffix: str  # of the key
+    part: float  # of the way
+
+
+def points_of_way(record: Record, folder: Path) -> list[Point]:
+    """TOPR's run has several points, any other its end."""
+    settings = record["settings"]
+    limits = settings["algo.name"]
+    part_by_suffix = {"": 1.0}
+    if limits == "topr":
+        part_by_suffix = PARTS_OF_WAY
+    points = []
+    for suffix, part in part_by_suffix.items():
+        points.append(Point(model_and_seed(record), limits, folder, int(settings["seed"]), suffix, part))
+    return points
 
 
 def rounded_moments(moments: Mapping[str, Moments]) -> dict[str, list[float | None]]:
     return {name: [rounded(trace), rounded(signal)] for name, (trace, signal) in moments.items()}
 
 
-def moments_of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, Moments]:
+def moments_of_run(folder: Path, seed: int, part: float) -> dict[str, Moments]:
     """`gradient_moments` of a run's training completions at a part of the way from its start to its end."""
     config = read_config(folder)
     policy, start = load_policy(config, run=folder), load_policy(config)
