@@ -123,20 +123,13 @@ def check_choice(name: str, value: str, *choices: str) -> None:
         raise ConfigError(f"{name}={value}: expected {' or '.join(choices)}")
 
 
-def read_curves(
-    *folders: str | Path,
-    split: Literal["train", "test"] = "train",
-    kind: Literal["training", "test"] | None = None,
-) -> pd.DataFrame:
+def read_curves(*folders: str | Path, split: Literal["train", "test"] = "train") -> pd.DataFrame:
     """Tabulate every number that the runs logged, a row for each run and optimizer step.
 
-    split: "train" for metrics of the updates, "test" for evaluations on the same problems while training. kind: the
-    same in the words of earlier releases.
+    split: "train" for metrics of the updates, "test" for evaluations on the same problems while training.
     """
-    if kind is None:
-        check_choice("split", split, "train", "test")
-        kind = "test" if split == "test" else "training"
-    check_choice("kind", kind, "training", "test")
+    check_choice("split", split, "train", "test")
+    kind = "training" if split == "train" else "test"
     runs = find_runs(map(Path, folders))
     return pd.concat({run.name: run.curves[kind] for run in runs}, names=["run", "step"])
 

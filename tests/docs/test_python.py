@@ -78,7 +78,6 @@ def test_no_public_name_is_also_a_modules():
 MISTAKES = r"""
 run(compose(["dry_run=true"])) | dry_run=true: run starts what it is given
 read_curves(".", split="training") | split=training: expected train or test
-read_curves(".", kind="eval") | kind=eval: expected training or test
 read_completions(".", split="eval") | split=eval: expected train or test
 read_problems(compose([]), split="eval") | split=eval: expected train or test
 compare_runs(".", figure="pass@2") | figure=pass@2: expected one of pass@1, maj, invalid

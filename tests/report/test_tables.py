@@ -76,4 +76,3 @@ def test_runs_are_read_as_a_data_frame(tmp_path):
     assert read_curves(sweep)["loss"].unstack("run").shape == (20, 4)
     tested = read_curves(str(sweep), split="test")
     assert tested.loc["tis_0.05_s0", "pass@1"].iloc[0] == 0.2
-    assert tested.equals(read_curves(sweep, kind="test")), "as earlier releases called it"
