@@ -138,7 +138,7 @@ class Clock(ClockedRounds):
     continued = ()  # tokens that each group under way kept when the weights changed
 
     def continue_with_current_weights(self, number):
-        self.continued = list(self.kept_tokens().values())
+        self.continued = list(self.lengths_so_far().values())
 
     def drop_stale(self, number):
         dropped = super().drop_stale(number)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.store import Ragged
-from topr_exp.training.rounds import RoundGroups, Rounds, as_file, read_table
+from topr_exp.training.rounds import RoundGroups, Rounds, arrow_bytes, read_table
 
 QUEUE = "queue.arrow"
 
@@ -65,14 +65,14 @@ class AsyncRounds(Rounds, ABC):
 
     def checkpoint_files(self) -> dict[str, bytes]:
         """Write the queue; a checkpoint is written when the batch of its update is gone."""
-        table = pa.table({})
+        table = pa.table({})  # of an empty queue
         if self.queue:
             table = pa.concat_tables(tables_of(self.queue))
         born = np.array([group.born for group in self.queue], np.int32)
         due = np.array([group.due for group in self.queue], np.float64)
-        for name, values in (("born", born), ("due", due)):
-            table = table.append_column(name, pa.array(values.repeat(self.n)))
-        return {QUEUE: as_file(table, self.state())}
+        table = table.append_column("born", pa.array(born.repeat(self.n)))
+        table = table.append_column("due", pa.array(due.repeat(self.n)))
+        return {QUEUE: arrow_bytes(table, self.state())}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside the queue, JSON-ready."""
@@ -88,12 +88,17 @@ class AsyncRounds(Rounds, ABC):
         self.restore_state(state)
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self.summary = state["summary"]  # its names, where an update samples nothing
+        self.summary = state["summary"]  # names the metrics of an update that samples nothing
 
 
 def age_metrics(ages: NDArray[np.int64]) -> dict[str, float]:
     """Compute mean and quantiles of the ages of a batch's groups; {} for an empty batch."""
     if not len(ages):
         return {}
-    low, middle, high = np.quantile(ages, [0.05, 0.5, 0.95]).tolist()
-    return {"age": float(ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
+    low, median, high = np.quantile(ages, [0.05, 0.5, 0.95]).tolist()
+    return {
+        "age": float(ages.mean()),
+        "age_q05": low,
+        "age_q50": median,
+        "age_q95": high,
+    }

@@ -36,8 +36,8 @@ class ClockedRounds(AsyncRounds):
         self.policy = self.schedule.policy
         self.may_drop = type(self.policy).drops is not StalenessPolicy.drops
         self.dropped_shares = DroppedShares(self.collector.questions.problems)
-        self.begun = 0  # groups so far
-        self.now = 0.0
+        self.begun = 0  # number of groups begun so far
+        self.now = 0.0  # on the virtual clock: the time of one update is 1
         self.trainer_idle = 0.0  # units of time since the last update
         self.sampler_idle = 0.0
 
@@ -72,23 +72,25 @@ class ClockedRounds(AsyncRounds):
     # ---- the queue
 
     def wait_for_batch(self, update_index: int, capacity: int) -> list[Group]:
-        """Let time pass until the policy has a complete batch, and remove that from the queue."""
+        """Let time pass until the policy has a complete batch, and remove that from the queue.
+
+        capacity: as in `begin_groups`.
+        """
         dropped_count = 0
         while True:
-            dropped = self.drop_stale(update_index)
-            dropped_count += len(dropped)
+            dropped_count += len(self.drop_stale(update_index))
             if dropped_count > MAX_DROPS * self.prompts:
                 raise TOPRError(
                     f"schedule.when_stale drops all: {dropped_count} groups before update {update_index + 1}"
                 )
-            self.begin(update_index, capacity)
+            self.begin_groups(update_index, capacity)
             batch = self.next_batch(update_index)
             if batch:
                 self.remove_groups(batch)
                 return batch
-            start = self.now
-            self.pass_time(self.next_end(), update_index, capacity)
-            self.trainer_idle += self.now - start
+            wait_start = self.now
+            self.pass_time(self.next_completion(), update_index, capacity)
+            self.trainer_idle += self.now - wait_start
 
     def next_batch(self, update_index: int) -> list[Group]:
         """List the groups that the policy trains on next; none while too few of them are complete."""
@@ -104,7 +106,7 @@ class ClockedRounds(AsyncRounds):
         return batch
 
     def drop_stale(self, update_index: int) -> list[Group]:
-        """Remove the complete groups that the policy drops from the queue, and count them."""
+        """Remove and return the complete groups that the policy drops; their shares go into the metrics."""
         dropped = []
         for position, group in enumerate(self.queue):
             waiting = waiting_group(group, position, update_index)
@@ -122,29 +124,29 @@ class ClockedRounds(AsyncRounds):
 
     # ---- the clock
 
-    def next_end(self) -> float:
+    def next_completion(self) -> float:
         """Return the time at which the next group is complete; infinite when none is under way."""
         return min((group.due for group in self.under_way()), default=math.inf)
 
     def pass_time(self, end: float, update_index: int, capacity: int) -> None:
         """Move the clock to `end`, and begin new groups in place of complete ones."""
-        free_share = 1 - len(self.under_way()) / self.concurrency
-        self.sampler_idle += free_share * (end - self.now)
+        idle_share = 1 - len(self.under_way()) / self.concurrency
+        self.sampler_idle += idle_share * (end - self.now)
         self.now = end
-        self.begin(update_index, capacity)
+        self.begin_groups(update_index, capacity)
 
     def pass_update(self, update_index: int, capacity: int) -> None:
         """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
         end = self.now + 1
         if update_index + 1 < self.rounds:
-            self.begin(update_index, capacity)
-            while self.next_end() <= end:
-                self.pass_time(self.next_end(), update_index, capacity)
+            self.begin_groups(update_index, capacity)
+            while self.next_completion() <= end:
+                self.pass_time(self.next_completion(), update_index, capacity)
             self.pass_time(end, update_index, capacity=0)
         self.now = end
 
-    def begin(self, update_index: int, capacity: int) -> None:
-        """Draw groups with the current weights, until enough are under way or `capacity` groups wait."""
+    def begin_groups(self, update_index: int, capacity: int) -> None:
+        """Draw groups with the current weights, until enough are under way or the queue holds `capacity` groups."""
         while len(self.under_way()) < self.concurrency and len(self.queue) < capacity:
             table = self.next_group()
             due = self.now + longest_length(table) / self.tokens_per_update
@@ -167,18 +169,20 @@ class ClockedRounds(AsyncRounds):
 
     def continue_with_current_weights(self, update_index: int) -> None:
         """Draw the rest of all completions under way again, in shards, with the current weights."""
-        kept_tokens = self.kept_tokens()
+        length_by_position = self.lengths_so_far()
+        positions_under_way = list(length_by_position)
         shard_size = self.collector.sampler.config.prompts_per_shard
-        for start in range(0, len(kept_tokens), shard_size):
-            positions = list(kept_tokens)[start : start + shard_size]
-            tables = tables_of(self.queue[position] for position in positions)
-            kept_of_groups = [kept_tokens[position] for position in positions]
-            kept_of_rows = np.repeat(kept_of_groups, self.n)
+        for start in range(0, len(positions_under_way), shard_size):
+            positions = positions_under_way[start : start + shard_size]
+            groups = [self.queue[position] for position in positions]
+            lengths = [length_by_position[position] for position in positions]
+            kept_tokens = np.repeat(lengths, self.n)  # by completion
             seed = (self.iteration, update_index, start, IN_FLIGHT)
-            redrawn = self.collector.redraw(pa.concat_tables(tables), kept_of_rows, seed)
-            for position, table in zip(positions, self.split_groups(redrawn), strict=True):
-                group = self.continued_group(self.queue[position], table)
-                if kept_tokens[position] == 0:
+            redrawn = self.collector.redraw(pa.concat_tables(tables_of(groups)), kept_tokens, seed)
+            redrawn_tables = self.split_groups(redrawn)
+            for position, redrawn_table in zip(positions, redrawn_tables, strict=True):
+                group = self.continued_group(self.queue[position], redrawn_table)
+                if length_by_position[position] == 0:  # no token is by older weights
                     group = replace(group, born=update_index)
                 self.queue[position] = group
 
@@ -188,14 +192,15 @@ class ClockedRounds(AsyncRounds):
         due = group.due + extra_tokens / self.tokens_per_update
         return replace(group, table=table, due=due)
 
-    def kept_tokens(self) -> dict[int, int]:
+    def lengths_so_far(self) -> dict[int, int]:
         """Count the tokens so far of the longest completion of each group under way, by position in the queue."""
-        kept_tokens = {}
+        length_by_position = {}
         for position, group in enumerate(self.queue):
-            tokens_left = math.floor((group.due - self.now) * self.tokens_per_update + ROUNDING)
-            if tokens_left > 0:
-                kept_tokens[position] = longest_length(group.table) - tokens_left
-        return kept_tokens
+            remaining_time = group.due - self.now
+            remaining_tokens = math.floor(remaining_time * self.tokens_per_update + ROUNDING)
+            if remaining_tokens > 0:
+                length_by_position[position] = longest_length(group.table) - remaining_tokens
+        return length_by_position
 
     # ---- checkpoints
 

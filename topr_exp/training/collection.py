@@ -25,7 +25,7 @@ from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Trainer
 
 Indices = NDArray[np.int64]  # of problems to sample for
-TokenCounts = NDArray[np.int64]  # by completion
+TokenCounts = NDArray[np.int64]  # [M] by completion
 
 
 @dataclass
@@ -59,28 +59,31 @@ class Collector:
 
         first_shard: number of the first shard in the round. It and the round decide the seeds.
         """
-        shards = split_every(indices, self.sampler.config.prompts_per_shard)
-        tables = {}
-        with self.present_policy() as policy:
-            shards_of_rank = range(distributed.rank(), len(shards), distributed.world_size())
-            for shard in shards_of_rank:
-                tables[shard] = self.collect_shard(policy, shards[shard], round_number, first_shard + shard)
-        for tables_of_rank in distributed.all_gather(tables):
-            tables |= tables_of_rank
-        ordered_tables = [tables[shard] for shard in range(len(shards))]
+        indices_by_shard = split_every(indices, self.sampler.config.prompts_per_shard)
+        shard_count = len(indices_by_shard)
+        table_by_shard = {}
+        with self.policy_for_sampling() as policy:
+            for shard in range(distributed.rank(), shard_count, distributed.world_size()):
+                table_by_shard[shard] = self.collect_shard(
+                    policy, indices_by_shard[shard], round_number, first_shard + shard
+                )
+        for tables_of_rank in distributed.all_gather(table_by_shard):
+            table_by_shard |= tables_of_rank
+        ordered_tables = [table_by_shard[shard] for shard in range(shard_count)]
         table = pa.concat_tables(ordered_tables).combine_chunks()
         self.trainer.count_sampled(token_count(table))
         return table
 
     @contextlib.contextmanager
-    def present_policy(self) -> Iterator[Policy]:
-        """Open the policy in training to the sampler: its weights gathered, its gradients freed."""
+    def policy_for_sampling(self) -> Iterator[Policy]:
+        """Give the sampler the policy in training while the block runs: weights gathered, gradients freed."""
         self.trainer.zero_grad()
         with self.trainer.layout.gathered_weights():
             name = f"iteration {self.iteration}, update {self.trainer.step}"
             policy = replace(self.trainer.policy, fingerprint=name, folder=None)
             longest_prompt = max(map(len, self.questions.prompts))
-            self.sampler.prepare(policy, longest_prompt + self.sampler.config.max_new_tokens)
+            longest_sequence = longest_prompt + self.sampler.config.max_new_tokens
+            self.sampler.prepare(policy, longest_sequence)
             yield policy
 
     def collect_shard(self, policy: Policy, indices: Indices, round_number: int, shard: int) -> pa.Table:
@@ -103,23 +106,29 @@ class Collector:
         kept_tokens: first tokens of each completion that stay; a shorter one stays as it is.
         """
         assert isinstance(self.sampler, HFSampler)
-        problem_index = table["problem"].to_numpy()
+        problem_index = table["problem"].to_numpy()  # [M]
         is_unfinished = Ragged(table["tokens"]).lengths() > kept_tokens
         samples = first_tokens(table, kept_tokens)
-        unfinished = list(compress(samples, is_unfinished))
+        unfinished_samples = list(compress(samples, is_unfinished))
         prompts = [self.questions.prompts[problem].tolist() for problem in problem_index[is_unfinished]]
         stop = self.questions.stop
         sampler_seed = (self.sampler.config.seed, *seed)
-        with self.present_policy() as policy:
+        with self.policy_for_sampling() as policy:
             with self.stage_timer("sampling"):
-                self.sampler.sample(policy, prompts, 1, sampler_seed, stop, unfinished)  # extends them in place
-            redrawn = table_of_samples(policy, split_every(samples, self.n), stop)
-            redrawn = self.grade_and_score(redrawn, policy, problem_index[:: self.n])
-        self.trainer.count_sampled(token_count(redrawn) - token_count(table))
-        return with_old_logp(redrawn, table, kept_tokens)
+                self.sampler.sample(policy, prompts, 1, sampler_seed, stop, unfinished_samples)  # extends them in place
+            samples_by_group = split_every(samples, self.n)
+            problem_of_group = problem_index[:: self.n]
+            redrawn = table_of_samples(policy, samples_by_group, stop)
+            redrawn = self.grade_and_score(redrawn, policy, problem_of_group)
+        extra_tokens = token_count(redrawn) - token_count(table)
+        self.trainer.count_sampled(extra_tokens)
+        return with_logp_of_kept_tokens(redrawn, table, kept_tokens)
 
     def grade_and_score(self, table: pa.Table, policy: Policy, indices: Indices) -> pa.Table:
-        """Add verdicts, log-probabilities under the policy and, where there is one, under the reference."""
+        """Add verdicts, log-probabilities under the policy and, where there is one, under the reference.
+
+        table: sampled columns of n completions of each problem of `indices`, in their order.
+        """
         questions = self.questions.select(indices)
         completions = Completions(questions.problems, questions.prompts, table)
         rows = range(len(completions))
@@ -127,15 +136,15 @@ class Collector:
             verdicts = grade(self.grader, completions.texts(rows), completions.problem_index, questions.problems)
         graded = with_verdicts(completions, verdicts)
         batch_size = self.trainer.config.score_batch_size
-        policies = {"logp": policy}
+        policy_by_column = {"logp": policy}
         if self.reference is not None:
-            policies["ref_logp"] = self.reference
+            policy_by_column["ref_logp"] = self.reference
         columns = {}
         with self.stage_timer("scoring"):
-            for name, scoring_policy in policies.items():
+            for name, scoring_policy in policy_by_column.items():
                 columns[name] = log_probabilities(scoring_policy, graded, rows, batch_size, self.report_scored)
-        problem_index = indices.repeat(self.n)
-        columns["problem"] = pa.array(problem_index, pa.int32())
+        index_among_all = indices.repeat(self.n)  # so far `problem` counts those of this table
+        columns["problem"] = pa.array(index_among_all, pa.int32())
         return graded.with_columns(columns).table
 
     def completions(self, table: pa.Table) -> Completions:
@@ -148,19 +157,22 @@ def first_tokens(table: pa.Table, counts: TokenCounts) -> list[Sample]:
     samples = []
     rows = table.select(["tokens", "sampler_logp", "finish"]).to_pylist()
     for row, count in zip(rows, counts, strict=True):
-        sample = Sample(row["tokens"][:count], row["sampler_logp"][:count])
-        if len(row["tokens"]) <= count:
+        tokens = row["tokens"]
+        sample = Sample(tokens[:count], row["sampler_logp"][:count])
+        if len(tokens) <= count:
             sample.stop(row["finish"])
         samples.append(sample)
     return samples
 
 
-def with_old_logp(redrawn: pa.Table, table: pa.Table, kept_tokens: TokenCounts) -> pa.Table:
-    """Replace log π of the tokens that stayed by that of the weights which drew them, in `table`."""
+def with_logp_of_kept_tokens(redrawn: pa.Table, original: pa.Table, kept_tokens: TokenCounts) -> pa.Table:
+    """Take log π of the tokens that stayed from `original`, where the weights that drew them scored them."""
     logprobs = []
-    old_logprobs = Ragged(table["logp"])
-    for old_logp, logp, kept_count in zip(old_logprobs, Ragged(redrawn["logp"]), kept_tokens, strict=True):
-        logprobs.append(np.concatenate([old_logp[:kept_count], logp[kept_count:]]))
+    original_column = Ragged(original["logp"])
+    redrawn_column = Ragged(redrawn["logp"])
+    for original_logp, redrawn_logp, count in zip(original_column, redrawn_column, kept_tokens, strict=True):
+        logp = np.concatenate([original_logp[:count], redrawn_logp[count:]])
+        logprobs.append(logp)
     column = pa.array(logprobs, pa.list_(pa.float32()))
     position = redrawn.column_names.index("logp")
     return redrawn.set_column(position, "logp", column)

@@ -36,7 +36,7 @@ from topr_exp.types import TOPRError
 BUFFER = "buffer.arrow"
 ROUND = "round.arrow"
 Compose = Callable[..., TrainingSet]  # of completions, in rounds with `round_number`
-SUMMARY = ("sampled_correct", "sampled_length", "sampler_gap")  # of a round, in its records
+SUMMARY_NAMES = ("sampled_correct", "sampled_length", "sampler_gap")  # of a round, in its records
 ORDERS_PER_ROUND = 1_000_000  # in the numbers that name the orders of examples
 
 
@@ -91,7 +91,7 @@ class Rounds:
         self.training_set: TrainingSet | None = None  # composed of the table
         self.summary: dict[str, float] = {}
         self.drawn: list[pa.Table] = []  # sampled for it so far
-        self.problems_kept = 0  # of these, by `compose.pass_rate`
+        self.problems_kept = 0  # problems of these that `compose.pass_rate` keeps
         self.buffer: list[pa.Table] = []  # of all rounds, for replay: one table a group
 
     @property
@@ -146,10 +146,10 @@ class Rounds:
         """Raise TOPRError where `compose.pass_rate` keeps no problem of a round."""
         if round_groups.groups:
             return
-        problem_count = self.problems_drawn()
         source = f"what was drawn for round {round_number}"
-        if problem_count:
-            source = f"{problem_count} problems that round {round_number} drew"
+        problems_drawn = self.problems_drawn()
+        if problems_drawn:
+            source = f"{problems_drawn} problems that round {round_number} drew"
         raise TOPRError(
             f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
         )
@@ -180,7 +180,8 @@ class Rounds:
     ) -> list[pa.Table]:
         """Sample for some problems, one table each; first_shard: shards of the round that were sampled before.
 
-        With `compose.pass_rate`, spare problems (default: all) are drawn until enough pass, at most `max_draws` times.
+        With `compose.pass_rate`, further draws take spare problems (default: all) until enough are kept, `max_draws`
+        draws at most, the first included.
         """
         group_count = len(indices)
         if spare_indices is None:
@@ -206,12 +207,14 @@ class Rounds:
         return split_every(table, self.n)
 
     def solved_often_enough(self, table: pa.Table) -> list[pa.Table]:
-        """List the completions of each problem that `compose.pass_rate` keeps."""
+        """List the groups of a table that `compose.pass_rate` keeps."""
         groups = self.split_groups(table)
         if self.selection.pass_rate is None:
             return groups
-        is_solved = is_solved_between(self.collector.completions(table), *self.selection.pass_rate)
-        return list(compress(groups, is_solved[:: self.n]))
+        low, high = self.selection.pass_rate
+        is_kept = is_solved_between(self.collector.completions(table), low, high)  # by completion
+        is_kept_group = is_kept[:: self.n]
+        return list(compress(groups, is_kept_group))
 
     def draw_replayed(self, round_number: int) -> list[pa.Table]:
         """Draw earlier groups from the buffer: one in place of each new group with probability `schedule.replay`."""
@@ -220,14 +223,15 @@ class Rounds:
         rng = random_generator(self.seed, self.iteration, f"round {round_number}")
         is_replayed = rng.random(self.prompts) < self.schedule.replay
         count = int(is_replayed.sum())
-        slots = rng.choice(len(self.buffer), size=count, replace=count > len(self.buffer))
-        return [self.buffer[slot] for slot in slots]
+        has_too_few = count > len(self.buffer)  # then some come twice
+        buffer_indices = rng.choice(len(self.buffer), size=count, replace=has_too_few)
+        return [self.buffer[index] for index in buffer_indices]
 
     def problems_of(self, round_number: int) -> Indices:
         """List the problems that a round samples, if it samples all of its groups; [prompts]."""
-        epoch, first = divmod(round_number * self.prompts, self.problem_count)
-        orders = [self.order_prompts(epoch), self.order_prompts(epoch + 1)]
-        return np.concatenate(orders)[first : first + self.prompts]
+        epoch, start = divmod(round_number * self.prompts, self.problem_count)
+        two_epochs = np.concatenate([self.order_prompts(epoch), self.order_prompts(epoch + 1)])
+        return two_epochs[start : start + self.prompts]
 
     def order_prompts(self, epoch: int) -> Indices:
         """Draw the order in which a pass over all problems samples them."""
@@ -237,15 +241,17 @@ class Rounds:
     # ---- records
 
     def problems_drawn(self) -> int:
+        """Count the problems that were sampled for the round so far."""
         return sum(map(len, self.drawn)) // self.n
 
     def summarize_drawn(self) -> dict[str, float]:
-        """Summarize the completions sampled for a round; not-a-number under the earlier names if there are none."""
+        """Summarize the completions sampled for a round; NaN under the names of the round before if there are none."""
         if not self.drawn:
-            return dict.fromkeys(self.summary or SUMMARY, math.nan)
+            return dict.fromkeys(self.summary or SUMMARY_NAMES, math.nan)
         summary = self.describe_sampled(pa.concat_tables(self.drawn).combine_chunks())
         if self.selection.pass_rate is not None:
-            summary |= {"problems_drawn": self.problems_drawn(), "problems_kept": self.problems_kept}
+            summary["problems_drawn"] = self.problems_drawn()
+            summary["problems_kept"] = self.problems_kept
         return summary
 
     def report_gap(self, gap: float) -> None:
@@ -258,14 +264,15 @@ class Rounds:
         """Summarize sampled completions, kept or not."""
         completions = self.collector.completions(table)
         config = self.collector.sampler.config
-        gap = measure_mismatch(completions.lists("logp"), completions.lists("sampler_logp"), config)
+        mismatch = measure_mismatch(completions.lists("logp"), completions.lists("sampler_logp"), config)
         summary = {
             "sampled_correct": float(completions.is_correct.mean()),
             "sampled_length": token_count(table) / len(table),
-            "sampler_gap": gap["per_token_mean_absolute"],
+            "sampler_gap": mismatch["per_token_mean_absolute"],
         }
         if not config.unchanged:
-            summary |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
+            summary["sampler_kl_token"] = mismatch["kl_token"]
+            summary["sampler_kl_answer"] = mismatch["kl_answer"]
         summary["sampled_truncated"] = float(np.mean(completions.is_truncated))
         timeouts = grader_timeouts(completions)
         if timeouts:
@@ -284,32 +291,34 @@ class Rounds:
         state = {"summary": self.summary}
         files = {}
         if self.schedule.replay > 0:
-            files[BUFFER] = as_file(pa.concat_tables(self.buffer), state)
+            files[BUFFER] = arrow_bytes(pa.concat_tables(self.buffer), state)
         if self.is_within_round():
-            files[ROUND] = as_file(self.table, state)
+            files[ROUND] = arrow_bytes(self.table, state)
         return files
 
     def restore(self, checkpoint: Path) -> None:
         if self.schedule.replay > 0:
-            table, state = read_table(checkpoint / BUFFER)
-            self.buffer = self.split_groups(table)
+            buffer_table, state = read_table(checkpoint / BUFFER)
+            self.buffer = self.split_groups(buffer_table)
             self.summary = state["summary"]
         if self.is_within_round():
             self.table, state = read_table(checkpoint / ROUND)
             self.summary = state["summary"]
-            self.training_set = self.compose_round(self.trainer.step // self.updates)
+            round_number = self.trainer.step // self.updates
+            self.training_set = self.compose_round(round_number)
 
 
-def as_file(table: pa.Table, state: dict[str, Any]) -> bytes:
-    """Write a table and a JSON object as the bytes of an Arrow file."""
+def arrow_bytes(table: pa.Table, state: dict[str, Any]) -> bytes:
+    """Write a table, and a JSON object as its metadata, to the bytes of an Arrow file."""
     table = table.replace_schema_metadata({"state": json.dumps(state)})
-    file = pa.BufferOutputStream()
-    with pa.ipc.new_file(file, table.schema) as writer:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_file(stream, table.schema) as writer:
         writer.write_table(table)
-    return file.getvalue().to_pybytes()
+    return stream.getvalue().to_pybytes()
 
 
 def read_table(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Read the table and the object that `as_file` wrote."""
+    """Read the table and the object that `arrow_bytes` wrote."""
     table = pa.ipc.open_file(pa.OSFile(str(path))).read_all()
-    return table.replace_schema_metadata(None), json.loads(table.schema.metadata[b"state"])
+    state = json.loads(table.schema.metadata[b"state"])
+    return table.replace_schema_metadata(None), state
