@@ -385,7 +385,7 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
         folder.iteration_folder(iteration),
         folder.metrics.of_iteration(iteration),
         n_train=trainer.samples,
-        tokens_sampled=trainer.sampled,
+        tokens_sampled=trainer.sampled_tokens,
         baseline=config.baseline or 0.0,
         mismatch=plain(config.sampler.mismatch),
     )

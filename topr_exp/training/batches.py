@@ -61,16 +61,17 @@ def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: Toke
     if training_set.description["unit"] != "pairs":
         return batch_of_rows(training_set, rows, mask, scores)
     pair_count = len(rows) // 2
-    sides = []
-    for side in (slice(None, pair_count), slice(pair_count, None)):
-        side_scores = TokenScores(scores.logp[side])
-        sides.append(batch_of_rows(training_set, rows[side], mask[side], side_scores))
-    chosen, rejected = sides
+
+    def half(part: slice) -> Batch:
+        return batch_of_rows(training_set, rows[part], mask[part], TokenScores(scores.logp[part]))
+
+    chosen = half(slice(None, pair_count))
+    rejected = half(slice(pair_count, None))
     return PairBatch(chosen, rejected)
 
 
 def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: TokenScores) -> Batch:
-    """Build the batch of single completions, one a row."""
+    """Build the batch of single completions, one for each of the B rows."""
     logp = scores.logp
     completions = training_set.completions
     groups = training_set.groups
@@ -113,10 +114,10 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
 
 def pad_rows(rows: Sequence[NDArray[np.float32]], like: Tensor) -> Tensor:
     """Pad arrays of completions, [tokens] or [tokens, k] each, with 0 to a float32 tensor of `like`'s shape."""
-    array = np.zeros(like.shape, dtype=np.float32)
-    for padded_row, row in zip(array, rows, strict=True):
+    padded_rows = np.zeros(like.shape, dtype=np.float32)
+    for padded_row, row in zip(padded_rows, rows, strict=True):
         padded_row[: len(row)] = row
-    return torch.from_numpy(array).to(like.device)
+    return torch.from_numpy(padded_rows).to(like.device)
 
 
 # ---- micro-batches
@@ -153,10 +154,10 @@ def micro_batches(model: Any, global_batch: GlobalBatch, size: int) -> MicroBatc
 
 
 def split_by_rank(order: Positions, size: int) -> list[list[Positions]]:
-    """Split an update into steps; of each, list the positions that each process computes, by rank."""
+    """Split an update into steps, one micro-batch a process; of each, list the positions that each rank computes."""
     processes = distributed.world_size()
-    steps = split_every(order, size * processes)
-    return [np.array_split(positions, processes) for positions in steps]
+    positions_by_step = split_every(order, size * processes)
+    return [np.array_split(positions, processes) for positions in positions_by_step]
 
 
 def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Positions:
@@ -166,25 +167,26 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     """
     training_set = global_batch.training_set
     lengths = global_batch.lengths
-    problems, group = np.unique(training_set.problem_of(global_batch.examples), return_inverse=True)
     by_length = np.argsort(lengths, kind="stable")
-    if len(problems) == len(global_batch):
+    problems, group = np.unique(training_set.problem_of(global_batch.examples), return_inverse=True)
+    if len(problems) == len(global_batch):  # nothing to share
         return by_length
-    longest_of_group = np.zeros(len(problems), dtype=lengths.dtype)
-    np.maximum.at(longest_of_group, group, lengths)
-    by_problem = np.lexsort((lengths, group, longest_of_group[group]))
+    longest_by_group = np.zeros(len(problems), dtype=lengths.dtype)
+    np.maximum.at(longest_by_group, group, lengths)
+    longest_in_group = longest_by_group[group]  # by example
+    by_problem = np.lexsort((lengths, group, longest_in_group))
 
-    def operations_of(positions: Positions) -> float:
+    def cost_of_micro_batch(positions: Positions) -> float:
         if not len(positions):
             return 0.0
         sequences = training_set.completions.sequences(global_batch.rows_at(positions))
         return layout_for(model, sequences).cost
 
-    def operations(order: Positions) -> float:
+    def cost_of_update(order: Positions) -> float:
         """Estimate an update's operations: in each of its steps all processes wait for the slowest."""
         total = 0.0
         for positions_by_rank in split_by_rank(order, size):
-            total += max(map(operations_of, positions_by_rank))
+            total += max(map(cost_of_micro_batch, positions_by_rank))
         return total
 
-    return min(by_length, by_problem, key=operations)
+    return min(by_length, by_problem, key=cost_of_update)

@@ -9,6 +9,7 @@ Not torch.distributed.checkpoint: it reads by pickle, which can run code, and ho
 """
 
 import json
+import math
 import shutil
 from bisect import bisect_right
 from collections import defaultdict
@@ -36,12 +37,12 @@ STATE = "state.json"
 
 
 class Counters(TypedDict, total=False):
-    """state.json of a checkpoint: attributes of the trainer."""
+    """state.json of a checkpoint: what the trainer has counted."""
 
     step: int  # updates done
     samples: int  # examples of the updates so far
     sampled: int  # completion tokens of the rounds so far
-    moved: int  # 1 where any update had a gradient
+    moved: int  # 1 if any update had a gradient
 
 
 class RowShare(NamedTuple):
@@ -57,23 +58,25 @@ def save(
     step: int,
     model: Any,
     optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
+    counters: Counters,
     extra: dict[str, bytes],
 ) -> None:
-    """Write `folder`/step-N with weights, optimizer, `state` and the files `extra`; only the last two are kept.
+    """Write `folder`/step-N with weights, optimizer, `counters` and the files `extra`; the last two checkpoints stay.
 
     Every process of the run has to call it.
     """
     path = folder / f"step-{step:08d}"
     is_main = distributed.is_main_process()
     writing = atomic_folder(path) if is_main else disk_errors(f"write {path}")
-    with writing as target:  # the temporary folder; None on other processes than 0, which tells it to them
-        checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
-        if target is not None:
+    with writing as folder_of_main:  # temporary; None on other processes
+        temporary_folder = distributed.broadcast(folder_of_main)
+        assert temporary_folder is not None
+        checksums = write_rows(temporary_folder, model, optimizer)
+        if is_main:
             for name, content in extra.items():
-                (target / name).write_bytes(content)
-            (target / STATE).write_text(json.dumps(state), encoding="utf-8")
-            write_checksums(target, checksums)
+                (temporary_folder / name).write_bytes(content)
+            (temporary_folder / STATE).write_text(json.dumps(counters), encoding="utf-8")
+            write_checksums(temporary_folder, checksums)
     if is_main:
         remove_superseded(folder, path)
     distributed.barrier()
@@ -89,14 +92,14 @@ def remove_superseded(folder: Path, newest: Path) -> None:
 
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
-    """Restore the newest whole checkpoint below `folder`; return its state and folder, or None when there is none.
+    """Restore the newest whole checkpoint below `folder`; return its counters and folder, or None when there is none.
 
     Read by safetensors: nothing in a checkpoint can run code. Every process of the run has to call it.
     """
     files_of_process = slice(distributed.rank(), None, distributed.world_size())  # each process checks some
     for path in distributed.broadcast(checkpoints(folder)[::-1]):
         damages = distributed.all_gather(find_damage(path, part=files_of_process))
-        state, fault = read_typed_object(path / STATE, Counters)
+        counters, fault = read_typed_object(path / STATE, Counters)
         if fault:
             damages.append(f"{STATE} {fault}")
         damage = next(filter(None, damages), None)
@@ -105,7 +108,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
             continue
         with disk_errors(f"read {path}"):
             read_rows(path, model, optimizer)
-        return state, path
+        return counters, path
     return None
 
 
@@ -125,7 +128,7 @@ def row_share(weight: Tensor) -> RowShare:
     row_dimension = sharding_dimension(weight)
     indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim)]
     part_index = indices.pop(row_dimension)
-    is_first_copy = not any(indices)
+    is_first_copy = not any(indices)  # along the other dimensions processes hold copies
     return RowShare(part_index, mesh.size(row_dimension), is_written_here=is_first_copy)
 
 
@@ -161,14 +164,14 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
     """Restore the rows that this process holds, whichever processes wrote them."""
     paths = list_files(folder, "part-*.safetensors")
     files = [safe_open(path, framework="pt") for path in paths]
-    keys_of_weight = defaultdict(list)
+    keys_by_weight = defaultdict(list)  # WEIGHT and those of the optimizer's state
     for tensor_name in files[0].keys():  # noqa: SIM118 (it is no dictionary)
         key, name = tensor_name.split("/", 1)
-        keys_of_weight[name].append(key)
+        keys_by_weight[name].append(key)
 
     for name, weight in trained_weights(model):
         state = {}
-        for key in keys_of_weight[name]:
+        for key in keys_by_weight[name]:
             rows = stored_rows(files, key, name, weight)
             if key == WEIGHT:
                 local_part(weight.detach()).copy_(rows)
@@ -178,24 +181,27 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
 
 
 def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Tensor:
-    """Read this process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
+    """Read this process's rows of a tensor, a piece of each file.
+
+    Rows are split evenly among processes, and were among files: each has as many, the last ones fewer or none.
+    """
     tensor_name = f"{key}/{name}"
     dimension_count = len(files[0].get_slice(tensor_name).get_shape())
     if not follows_rows(key, dimension_count, weight):
         return files[0].get_tensor(tensor_name)
-    rows = weight.shape[0]
+    row_count = weight.shape[0]
     share = row_share(weight)
-    rows_per_process = -(-rows // share.part_count)
-    rows_per_file = -(-rows // len(files))
-    start = min(share.part_index * rows_per_process, rows)
-    end = min(start + rows_per_process, rows)
+    rows_per_process = math.ceil(row_count / share.part_count)
+    rows_per_file = math.ceil(row_count / len(files))
+    start = min(share.part_index * rows_per_process, row_count)
+    end = min(start + rows_per_process, row_count)
     pieces = []
     for file_index, file in enumerate(files):
-        stored = file.get_slice(tensor_name)
-        offset = file_index * rows_per_file
-        piece_start = max(start - offset, 0)
-        piece_end = min(end - offset, stored.get_shape()[0])
-        pieces.append(stored[piece_start : max(piece_end, 0)])
+        rows_of_file = file.get_slice(tensor_name)
+        file_start = file_index * rows_per_file
+        piece_start = max(start - file_start, 0)
+        piece_end = min(end - file_start, rows_of_file.get_shape()[0])
+        pieces.append(rows_of_file[piece_start : max(piece_end, 0)])
     return torch.cat(pieces)
 
 
@@ -204,7 +210,7 @@ def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer)
     if value.ndim == 0:
         if not value.is_floating_point():
             return int(value)
-        is_read_by_kernel = optimizer.defaults.get("fused")  # AdamW's steps
+        is_read_by_kernel = optimizer.defaults.get("fused")  # the number of AdamW's steps
         return value.to(weight.device) if is_read_by_kernel else value
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):

@@ -64,8 +64,9 @@ class Collector:
         table_by_shard = {}
         with self.policy_for_sampling() as policy:
             for shard in range(distributed.rank(), shard_count, distributed.world_size()):
+                shard_of_round = first_shard + shard
                 table_by_shard[shard] = self.collect_shard(
-                    policy, indices_by_shard[shard], round_number, first_shard + shard
+                    policy, indices_by_shard[shard], round_number, shard_of_round
                 )
         for tables_of_rank in distributed.all_gather(table_by_shard):
             table_by_shard |= tables_of_rank

@@ -53,7 +53,7 @@ def train(trainer: Trainer, batches: BatchSource, journal: Journal, *, iteration
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
             progress.update(1, tokens, progress_note(record), of_completions=record["tokens"])
-            if batch.ends_first_pass and not trainer.moved:
+            if batch.ends_first_pass and not trainer.had_gradient:
                 share = 100 * batch.training_set.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "

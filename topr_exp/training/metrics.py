@@ -114,15 +114,18 @@ class MetricAccumulator:
         return record
 
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
-        """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
+        """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group.
+
+        A range of ages goes by its first: `ess_age4`.
+        """
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
-        youngest_ages = np.where(ages > 0, 2**exponents, 0)  # of each group's range
+        range_start_by_group = np.where(ages > 0, 2**exponents, 0)
         group = torch.cat(self.group).cpu()
-        youngest_of_response = torch.from_numpy(youngest_ages)[group].to(delta.device)
+        range_start_by_response = torch.from_numpy(range_start_by_group)[group].to(delta.device)
         record = {}
-        for youngest in np.unique(youngest_ages):
-            is_in_range = youngest_of_response == youngest
-            record[f"ess_age{youngest:g}"] = effective_sample_size(delta[is_in_range])
+        for range_start in np.unique(range_start_by_group):
+            is_in_range = range_start_by_response == range_start
+            record[f"ess_age{range_start:g}"] = effective_sample_size(delta[is_in_range])
         return record
 
 

@@ -65,33 +65,38 @@ class Trainer:
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
-        state, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
+        counters, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
         self.restored: Path | None = restored  # the checkpoint that this run goes on from
-        self.step = state.get("step", 0)
-        self.samples = state.get("samples", 0)
-        self.sampled = state.get("sampled", 0)
-        self.moved = state.get("moved", 0)
+        self.step = counters.get("step", 0)  # updates done
+        self.samples = counters.get("samples", 0)  # examples of the updates so far
+        self.sampled_tokens = counters.get("sampled", 0)  # of completions of the rounds so far
+        self.had_gradient = counters.get("moved", 0)  # 1 if any update had one
         self.recompute = config.gradient_checkpointing
         if self.recompute is None:
             # One GPU tries without. Several processes could not agree on which ran out of memory.
             is_alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
             self.recompute = not is_alone_on_gpu
-        self.report: Callable[[int], None] = lambda tokens: None
+        self.report_tokens: Callable[[int], None] = lambda tokens: None
         self.last_save_time = time.monotonic()
         self.save_seconds = 0.0  # that the last checkpoint took
 
     def report_tokens_to(self, report: Callable[[int], None]) -> None:
         """Call `report` with the tokens, prompts too, of each micro-batch that is done."""
-        self.report = report
+        self.report_tokens = report
 
     def count_sampled(self, tokens: int) -> None:
         """Add to the completion tokens that rounds sampled."""
-        self.sampled += tokens
+        self.sampled_tokens += tokens
 
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
-        state = {name: getattr(self, name) for name in checkpoint.Counters.__annotations__}
-        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
+        counters: checkpoint.Counters = {
+            "step": self.step,
+            "samples": self.samples,
+            "sampled": self.sampled_tokens,
+            "moved": self.had_gradient,
+        }
+        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, counters, extra)
 
     def save_policy(self, folder: Path) -> None:
         """Write the trained model as a folder that transformers loads; every process of the run has to call it."""
@@ -112,8 +117,9 @@ class Trainer:
         if stop or distributed.broadcast(is_due):
             journal.before_checkpoint(self.step, updates)
             self.save(extra())
-            self.last_save_time = time.monotonic()
-            self.save_seconds = self.last_save_time - start_time
+            end_time = time.monotonic()
+            self.save_seconds = end_time - start_time
+            self.last_save_time = end_time
         if stop:
             self.stop.check()
 
@@ -124,7 +130,8 @@ class Trainer:
         """
         if every:
             every = max(every, 20 * self.save_seconds)
-        return time_now - self.last_save_time >= every
+        seconds_since_save = time_now - self.last_save_time
+        return seconds_since_save >= every
 
     def update(self, global_batch: GlobalBatch, updates: int) -> dict[str, float]:
         """Make one optimizer step, of `updates` in the iteration; returns its record.
@@ -133,22 +140,23 @@ class Trainer:
         not finite.
         """
         start_time = time.monotonic()
-        training_set = global_batch.training_set
         rate = learning_rate(self.config, self.step, updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with memory_for(self._work(global_batch), self._memory_remedy()):
+        with memory_for(self._describe_update(global_batch), self._memory_remedy()):
             metrics = self.gradients_in_memory(global_batch)
             norm = self.clip(self.config.grad_clip)
             metrics = metrics.of_all_processes()
             if global_batch.mu_is_policy:
                 self.check_unit_ratio(torch.cat(metrics.delta))
             self.samples += len(global_batch)
-            self.moved |= int(norm != 0)
+            self.had_gradient |= int(norm != 0)
             self.step += 1
             self.check_finite(metrics, norm, global_batch)
             self.optimizer.step()
+        training_set = global_batch.training_set
         has_mu = training_set.completions.has("mu_logp")
+        seconds = time.monotonic() - start_time
         return {
             "step": self.step,
             "samples": self.samples,
@@ -158,11 +166,11 @@ class Trainer:
             "lr": rate,
             "tokens": metrics.tokens,
             "prompt_tokens": metrics.prompt_tokens,
-            "tokens_per_second": round(metrics.tokens / (time.monotonic() - start_time), 1),
+            "tokens_per_second": round(metrics.tokens / seconds, 1),
         }
 
-    def _work(self, global_batch: GlobalBatch) -> str:
-        """Describe the update for a message about memory."""
+    def _describe_update(self, global_batch: GlobalBatch) -> str:
+        """Say what needs memory, for a message that it has run out."""
         return (
             f"in an update with optim.micro_batch_size={self.config.micro_batch_size} and optim.gradient_checkpointing="
             f"{str(self.recompute).lower()}, the longest sequence of {global_batch.lengths.max()} tokens"
@@ -218,7 +226,7 @@ class Trainer:
             if is_counted:
                 metrics.add(batch, output, scores, prompt_tokens=inputs.prompt_token_count)
                 mean_loss.backward()
-                self.report(inputs.token_count)
+                self.report_tokens(inputs.token_count)
             else:  # the other processes wait for this one's part of a sum
                 (0 * mean_loss).backward()
         self.layout.sum_gradients()
@@ -243,16 +251,18 @@ class Trainer:
         mask = inputs_of(training_set.completions, rows, policy.device).mask
         weight_dtype = policy.model.get_input_embeddings().weight.dtype
         dtype = torch.promote_types(weight_dtype, torch.float32)
-        logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
+        logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)  # 0 where another process scores
         for positions, is_counted in batches:
             inputs = inputs_of(training_set.completions, rows[positions], policy.device)
             with torch.no_grad(), policy.autocast():
                 batch_logp = self.layout.score(inputs).logp
             if is_counted:
+                batch_width = batch_logp.shape[1]
                 positions_on_device = torch.from_numpy(positions).to(logp.device)
-                logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
+                logp[positions_on_device, :batch_width] = batch_logp
         distributed.all_reduce_sum_(logp)
-        return checked_signals(self.loss, loss_batch(training_set, rows, mask, TokenScores(logp)))
+        batch = loss_batch(training_set, rows, mask, TokenScores(logp))
+        return checked_signals(self.loss, batch)
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Raise TOPRError where Δ does not vanish though π is μ: then μ was scored differently.
@@ -268,8 +278,9 @@ class Trainer:
             )
         if self.policy.full_precision or self.step > 0:
             return
-        sizes = delta.abs().float()
-        median, high = sizes.quantile(sizes.new_tensor([0.5, 0.99])).tolist()
+        magnitudes = delta.abs().float()
+        quantiles = magnitudes.quantile(magnitudes.new_tensor([0.5, 0.99]))
+        median, high = quantiles.tolist()
         say(
             f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
             f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
@@ -281,10 +292,10 @@ class Trainer:
             return
         mean_loss = metrics.loss / self.divisor(global_batch)
         delta = torch.cat(metrics.delta).nan_to_num(nan=math.inf)
+        largest = float(delta.abs().max())
         raise TOPRError(
             f"the loss or its gradient is not finite at step {self.step}; loss {mean_loss:.4g}, largest |log-ratio| "
-            f"{float(delta.abs().max()):.4g}, completions {global_batch.rows.tolist()}; the last checkpoint is kept "
-            "(lower optim.lr)"
+            f"{largest:.4g}, completions {global_batch.rows.tolist()}; the last checkpoint is kept (lower optim.lr)"
         )
 
 
