@@ -16,7 +16,7 @@ from topr_exp.config.model import Mismatch
 from topr_exp.pipeline import run
 from topr_exp.sampling.hf import normal_of
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, round_matrix, rounded_weights
-from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.hidden_states import DrawableTokens, Inputs
 from topr_exp.training.logprobs import score_tokens
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_noise_is_a_normal_function_of_seed_and_prefix():
     assert float(noise.std()) == pytest.approx(1, abs=0.05)
 
 
-def inputs_of(prompt, group, drawable=()):
+def inputs_of(prompt, group, drawable=None):
     """A group as training has it."""
     sequences = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
     return Inputs(sequences, CPU, drawable)
@@ -108,13 +108,12 @@ def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(
 
 
 def drawable_tokens(group):
-    """The tokens that could be drawn in each place, as training has them: all in one row, and the places' counts."""
-    drawable = []
+    """The tokens that could be drawn in each place, as training has them."""
+    ids_by_place = []
     for sample in group:
-        ids = np.concatenate(sample.drawable_ids, dtype=np.int32)
-        counts = np.array(list(map(len, sample.drawable_ids)), np.int32)
-        drawable.append([ids, counts])
-    return drawable
+        ids_by_place += sample.drawable_ids
+    counts = list(map(len, ids_by_place))
+    return DrawableTokens(np.concatenate(ids_by_place, dtype=np.int64), np.array(counts))
 
 
 def renormalized_logp(model, prompt, sample):

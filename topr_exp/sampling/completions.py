@@ -118,10 +118,6 @@ class Completions:
         """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
         return list(map(self.lists, filter(self.has, DRAWABLE_COLUMNS)))
 
-    def drawable_of(self, row: int) -> list[TokenIds]:
-        """Return a row of each of `drawable_tokens`."""
-        return [column[row] for column in self.drawable_tokens]
-
     def top_tokens(self, row: int) -> TopTokens:
         """Return what the sampler noted of its distribution at each place of a completion, [T, k]."""
         token_count = len(self.tokens[row])

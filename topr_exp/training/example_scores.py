@@ -28,12 +28,13 @@ def score_completions(
     batch_size: completions of one forward pass.
     """
     sequences = []
-    prompt_numbers = []
-    number_of_prompt: dict[bytes, int] = {}
+    prompt_numbers = []  # by completion, in order of appearance
+    number_by_prompt: dict[bytes, int] = {}
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
         sequence = token_sequence(prompt, completion, policy.vocabulary)
         sequences.append(sequence)
-        prompt_number = number_of_prompt.setdefault(sequence[0].tobytes(), len(number_of_prompt))
+        prompt_key = sequence[0].tobytes()
+        prompt_number = number_by_prompt.setdefault(prompt_key, len(number_by_prompt))
         prompt_numbers.append(prompt_number)
     lengths = list(map(len, token_ids))
     order = np.lexsort((lengths, prompt_numbers))  # completions of a prompt may share its computation
@@ -69,9 +70,9 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
         sequence = token_sequence(prompt, completion, policy.vocabulary)
-        inputs = Inputs([sequence], policy.device)
-        logp = score_tokens(policy.model, inputs).logp.sum()
-        gradients = torch.autograd.grad(logp / len(completion), weights, materialize_grads=True)
+        token_logp = score_tokens(policy.model, Inputs([sequence], policy.device)).logp
+        mean_logp = token_logp.sum() / len(completion)
+        gradients = torch.autograd.grad(mean_logp, weights, materialize_grads=True)
         yield torch.cat([gradient.flatten().float() for gradient in gradients])
 
 
@@ -82,6 +83,6 @@ def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:
     losses of a batch are summed, not reduced.
     """
     logp = batch.logp.detach().requires_grad_()
-    losses = loss(replace(batch, logp=logp)).loss
-    (gradient,) = torch.autograd.grad(losses.sum(), logp)
+    output = loss(replace(batch, logp=logp))
+    (gradient,) = torch.autograd.grad(output.loss.sum(), logp)
     return -gradient

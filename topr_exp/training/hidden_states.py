@@ -1,9 +1,9 @@
 """Forward pass over prompts with completions: the hidden states that predict the completions' tokens."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +16,25 @@ from topr_exp.training.packing import Int64s, Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, padded_levels, row_width
 
 
+class DrawableTokens(NamedTuple):
+    """The tokens that the sampler could draw at each of N places."""
+
+    ids: Int64s  # of all places, one place after the other
+    counts: Int64s  # [N] how many of the ids are of a place
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """B sequences (prompt, then completion) to score; masks follow from lengths, not from tokens."""
+    """B sequences (prompt, then completion) to score; masks follow from lengths, not from tokens.
+
+    N: tokens of all completions, one completion after the other.
+    """
 
     sequences: Sequences
     device: torch.device
-    # Of each sequence, if the sampler kept them: ids of all tokens that could be drawn, and how many for each token.
-    drawable_tokens: Sequence[Sequence[NDArray[np.int32]]] = ()
+    drawable: DrawableTokens | None = None  # at the place of each completion token; None: the whole vocabulary
     scores_head: bool = False  # also score the head: the tokens that the sampler noted at each place
-    head_ids: Int64s | None = None  # [N, k] of all completions, one after the other; None: the whole vocabulary
+    head_ids: Int64s | None = None  # [N, k]; None: the whole vocabulary
 
     def __post_init__(self) -> None:
         assert self.prompt_lengths.all()
@@ -66,25 +75,19 @@ class Inputs:
 
     @cached_property
     def targets(self) -> Tensor:
-        """[N] the tokens of all completions, one after the other."""
+        """[N] the tokens of all completions."""
         tokens = np.concatenate([completion for _, completion in self.sequences])
         return self.tensor(tokens.astype(np.int64))
 
-    @cached_property
-    def drawable_columns(self) -> list[Int64s]:
-        """`drawable_tokens` of all completions, one after the other: ids and counts; empty where they are unknown."""
-        columns = zip(*self.drawable_tokens, strict=True)
-        return [np.concatenate(values).astype(np.int64) for values in columns]
-
     def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
         """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn."""
-        ids, counts = self.drawable_columns
-        counts_of_rows = counts[start : start + len(logits)]
-        ids_start = counts[:start].sum()
-        ids_of_rows = ids[ids_start : ids_start + counts_of_rows.sum()]
-        rows = np.arange(len(logits)).repeat(counts_of_rows)
+        assert self.drawable is not None
+        counts = self.drawable.counts[start : start + len(logits)]
+        ids_start = self.drawable.counts[:start].sum()
+        ids = self.drawable.ids[ids_start : ids_start + counts.sum()]
+        rows = np.arange(len(logits)).repeat(counts)  # of `logits`, one for each id
         mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
-        mask[torch.from_numpy(rows), torch.from_numpy(ids_of_rows)] = 0
+        mask[torch.from_numpy(rows), torch.from_numpy(ids)] = 0
         return logits + mask
 
     def gather_head(self, logp: Tensor, start: int) -> Tensor:
@@ -105,10 +108,20 @@ def inputs_of(
     return Inputs(
         completions.sequences(rows),
         device,
-        drawable_tokens=[completions.drawable_of(row) for row in rows],
+        drawable=drawable_tokens(completions, rows),
         scores_head=scores_head,
         head_ids=noted_ids(completions, rows) if scores_head else None,
     )
+
+
+def drawable_tokens(completions: Completions, rows: Collection[int]) -> DrawableTokens | None:
+    """Collect the tokens that could be drawn at all places of some rows; None if the sampler did not note them."""
+    if not completions.drawable_tokens:
+        return None
+    id_column, count_column = completions.drawable_tokens
+    ids = np.concatenate([id_column[row] for row in rows])
+    counts = np.concatenate([count_column[row] for row in rows])
+    return DrawableTokens(ids.astype(np.int64), counts.astype(np.int64))
 
 
 def noted_ids(completions: Completions, rows: Collection[int]) -> Int64s | None:
@@ -127,7 +140,7 @@ class ModelInput:
     """Tokens as a model takes them."""
 
     ids: Int64s  # [rows, width]
-    predictors: Int64s  # [N] index in the flattened ids of the token before each completion token
+    predictors: Int64s  # [N] index, in the flattened ids, of the token that predicts each completion token
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the forward pass
 
 
@@ -160,11 +173,13 @@ def padded_input(inputs: Inputs) -> ModelInput:
     """
     width = row_width(inputs.longest, inputs.device)
     ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
-    for row, sequence in zip(ids, inputs.sequences, strict=True):
-        tokens = np.concatenate(sequence)
+    for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
+        tokens = np.concatenate([prompt, completion])
         row[: len(tokens)] = tokens
-    completion_starts = width * np.arange(len(ids)) + inputs.prompt_lengths
-    return ModelInput(ids, predictors(completion_starts - 1, completion_starts, inputs.lengths))
+    row_starts = width * np.arange(len(ids))  # in the flattened ids
+    completion_starts = row_starts + inputs.prompt_lengths
+    predictors = predictor_indices(completion_starts - 1, completion_starts, inputs.lengths)
+    return ModelInput(ids, predictors)
 
 
 def packed_input(tree: Tree, inputs: Inputs, dtype: torch.dtype) -> ModelInput:
@@ -180,14 +195,19 @@ def packed_input(tree: Tree, inputs: Inputs, dtype: torch.dtype) -> ModelInput:
         "attention_mask": inputs.tensor(np.ones((1, 1, 1, 1), dtype=bool)),
         "tree": padded_levels(tree, inputs.device, dtype),
     }
-    ids = tree.ids.astype(np.int64)[None]
-    return ModelInput(ids, predictors(tree.prompt_ends, tree.completion_starts, inputs.lengths), options)
+    row = tree.ids.astype(np.int64)
+    predictors = predictor_indices(tree.prompt_ends, tree.completion_starts, inputs.lengths)
+    return ModelInput(row[None], predictors, options)
 
 
-def predictors(prompt_ends: Int64s, completion_starts: Int64s, lengths: Int64s) -> Int64s:
-    """Return the index of the token before each completion token, [N]: the prompt's end for a completion's first."""
-    token_starts = np.cumsum(lengths) - lengths  # of each completion among the tokens of all
-    offsets = completion_starts - 1 - token_starts
+def predictor_indices(prompt_ends: Int64s, completion_starts: Int64s, lengths: Int64s) -> Int64s:
+    """Return the index of the token before each completion token, [N]: the prompt's end for a completion's first.
+
+    prompt_ends, completion_starts: [B] indices of tokens; lengths: [B] of completions.
+    """
+    first_targets = np.cumsum(lengths) - lengths  # [B] of each completion, among the N tokens of all
+    # A completion's token t is target first_target + t; the token at completion_start + t - 1 predicts it.
+    offsets = completion_starts - 1 - first_targets
     indices = offsets.repeat(lengths) + np.arange(lengths.sum())
-    indices[token_starts] = prompt_ends
+    indices[first_targets] = prompt_ends
     return indices

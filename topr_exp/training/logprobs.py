@@ -68,12 +68,12 @@ def score_tokens(
     return TokenScores(**columns)
 
 
-# Maps the first row and the number of rows to log-probabilities [rows, V].
+# Maps the first completion token and the number of tokens to log-probabilities [tokens, V].
 Distribution = Callable[[int, int], Tensor]
 
 
 def distribution_of(model: Any, inputs: Inputs) -> Distribution:
-    """Return a model's log-probabilities of the whole vocabulary, without gradient, by rows of completion tokens."""
+    """Return a function to a model's log-probabilities of the whole vocabulary, without gradient."""
     with torch.no_grad():
         hidden = predicting_states(model, inputs)
     layer = OutputLayer(model)
@@ -111,11 +111,11 @@ class ScoreFunction:
     def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> Scores:
         """Return scores [n], the head's [n, k], of logits [n, V] of the tokens from `start` on.
 
-        Without `statistics` there is no entropy.
+        statistics: False leaves out the entropy, which a backward pass has no use for.
         """
         logp = logits.log_softmax(-1)
         drawable_logp = logp
-        if self.inputs.drawable_columns:
+        if self.inputs.drawable is not None:
             drawable_logp = self.inputs.mask_undrawable(logits, start).log_softmax(-1)
         targets = self.inputs.targets[start : start + len(logits)]
         columns = [drawable_logp.gather(-1, targets[:, None])[:, 0]]
@@ -171,14 +171,15 @@ def log_probabilities(
     report: called with the number of completion tokens of each scored batch.
     """
     lengths = np.array([len(completions.tokens[row]) for row in rows])
-    if use_tree_attention(policy.model):  # those that can share their prompt's computation together
+    if use_tree_attention(policy.model):  # completions of a problem share their prompt's computation
         problem_index = completions.problem_index[np.asarray(rows)]
         order = np.lexsort((lengths, problem_index))
     else:
         order = np.argsort(lengths, kind="stable")
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
     for batch in split_every(order, batch_size):
-        logp = score_batch(policy, completions, [rows[index] for index in batch])
+        rows_of_batch = [rows[index] for index in batch]
+        logp = score_batch(policy, completions, rows_of_batch)
         for index, row_logp in zip(batch, logp, strict=True):
             values[index] = row_logp[: lengths[index]]
         report(int(lengths[batch].sum()))
@@ -189,6 +190,7 @@ def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -
     """Score a batch of rows, [B, T]; TOPRError if memory runs out."""
     inputs = inputs_of(completions, rows, policy.device)
     work = f"scoring {len(rows)} completions at a time, the longest of {inputs.longest} tokens"
-    with memory_for(work, "lower optim.micro_batch_size"), torch.inference_mode(), policy.autocast():
+    remedy = "lower optim.micro_batch_size"
+    with memory_for(work, remedy), torch.inference_mode(), policy.autocast():
         logp = score_tokens(policy.model, inputs).logp
     return logp.cpu().numpy()

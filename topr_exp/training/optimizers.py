@@ -20,16 +20,12 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     weights = list(parameters)
     if config.name == "adafactor":
         return Adafactor(weights, config.lr)
-    # One kernel for many weights, in place. foreach, torch's default on a GPU, would hold 4 more bytes a weight while
-    # it steps. On a CPU results stay those of single operations, bit for bit.
-    is_fused = takes_fused_kernel(weights)
-    kernels = {"fused": True} if is_fused else {"foreach": False}
+    kernels = {"foreach": False}  # on a CPU: results of single operations, bit for bit
+    if all(weight.is_cuda for weight in weights):
+        # One kernel for many weights, in place. foreach, torch's default, would hold 4 more bytes a weight while it
+        # steps.
+        kernels = {"fused": True}
     return torch.optim.AdamW(weights, config.lr, ADAMW_BETAS, weight_decay=0.0, **kernels)
-
-
-def takes_fused_kernel(weights: list[torch.nn.Parameter]) -> bool:
-    """True where AdamW updates all weights by torch's fused kernel."""
-    return all(weight.is_cuda for weight in weights)
 
 
 class Squares(NamedTuple):
@@ -39,7 +35,7 @@ class Squares(NamedTuple):
     gradient: Tensor  # this process's rows of it
     total: Tensor  # a number, over all rows
     row: Tensor | None  # [..., rows] of this process; None of vectors
-    column: Tensor | None  # [..., columns] over all rows
+    column: Tensor | None  # [..., columns] over all rows; None of vectors
 
 
 class Factors(NamedTuple):
@@ -83,7 +79,7 @@ class Adafactor(torch.optim.Optimizer):
         weights = [weight for weight in group["params"] if weight.grad is not None]
         self.squares = list(map(sums_of_squares, weights))
         totals = []
-        columns = []
+        columns = []  # of matrices: a process has some of their rows, but whole matrices of a stack
         for squares in self.squares:
             totals.append(squares.total)
             if squares.column is not None and squares.weight.ndim == 2:
@@ -114,8 +110,8 @@ class Adafactor(torch.optim.Optimizer):
         """
         (group,) = self.param_groups
         weight = local_part(squares.weight.detach())
-        mean_square = total / squares.weight.numel()
-        rms = self.scale * mean_square.sqrt()
+        unclipped_mean_square = total / squares.weight.numel()
+        rms = self.scale * unclipped_mean_square.sqrt()
         excess = (rms / self.LARGEST_RMS).clamp(min=1.0)
         step_size = group["lr"] * self.scale / excess
         weight.addcmul_(squares.gradient, -step_size * row_factor)
@@ -126,29 +122,30 @@ class Adafactor(torch.optim.Optimizer):
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - math.pow(state["step"], self.DECAY)
 
-        def average(name: str, total: Tensor, count: int) -> Tensor:
+        def update_running_mean(name: str, total: Tensor, count: int) -> Tensor:
             """Update the running mean `name` by the mean of `count` squares that add up to `total`; returns it."""
-            mean = self.scale.square() * total / count + self.EPSILON
-            running_mean = state.setdefault(name, torch.zeros_like(mean))
-            return running_mean.mul_(decay).add_(mean, alpha=1 - decay)
+            mean_square = self.scale.square() * total / count + self.EPSILON  # of the clipped gradient
+            running_mean = state.setdefault(name, torch.zeros_like(mean_square))
+            return running_mean.mul_(decay).add_(mean_square, alpha=1 - decay)
 
         if squares.row is None or squares.column is None:
-            mean_square = average("exp_avg_sq", squares.gradient.square(), 1)
-            return Factors(row=mean_square.rsqrt(), column=None)
+            entry_means = update_running_mean("exp_avg_sq", squares.gradient.square(), 1)
+            return Factors(row=entry_means.rsqrt(), column=None)
         row_count, column_count = squares.weight.shape[-2:]
-        row_mean = average("exp_avg_sq_row", squares.row, column_count)
-        column_mean = average("exp_avg_sq_col", squares.column, row_count)
-        mean = column_mean.mean(-1, keepdim=True)  # that of the rows too, some of which other processes have
-        row_factor = (row_mean / mean).rsqrt()
-        column_factor = column_mean.rsqrt()
+        row_means = update_running_mean("exp_avg_sq_row", squares.row, column_count)
+        column_means = update_running_mean("exp_avg_sq_col", squares.column, row_count)
+        matrix_mean = column_means.mean(-1, keepdim=True)  # as of the rows, some of which other processes have
+        row_factor = (row_means / matrix_mean).rsqrt()
+        column_factor = column_means.rsqrt()
         return Factors(row_factor.unsqueeze(-1), column_factor.unsqueeze(-2))
 
     def sum_over_processes(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over the processes that share the weights' rows, in one message."""
-        weight = self.squares[0].weight
+        weight = self.squares[0].weight  # all weights are sharded alike
         if not isinstance(weight, DTensor):
             return
-        process_group = weight.device_mesh.get_group(sharding_dimension(weight))
+        row_dimension = sharding_dimension(weight)
+        process_group = weight.device_mesh.get_group(row_dimension)
         message = torch.cat([tensor.flatten() for tensor in tensors])
         torch.distributed.all_reduce(message, group=process_group)
         sums = message.split([tensor.numel() for tensor in tensors])

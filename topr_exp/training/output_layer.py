@@ -99,10 +99,13 @@ class ChunkedScoring:
             logits = self.layer.logits(hidden[start : start + self.chunk_size])
             scores_of_chunks.append(self.score(logits, start, statistics=True))
         chunks_by_score = zip(*scores_of_chunks, strict=True)
-        return tuple(map(torch.cat, chunks_by_score))
+        return tuple(torch.cat(chunks) for chunks in chunks_by_score)
 
     def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
-        """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on."""
+        """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on.
+
+        score_gradients: of all scores; those of statistics, which come last, are not used.
+        """
         logits = self.layer.logits(hidden).requires_grad_()
         with torch.enable_grad():
             scores = self.score(logits, start, statistics=False)

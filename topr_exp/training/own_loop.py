@@ -207,7 +207,7 @@ def head_fields(
     size = vocabulary if head_size is None else head_size
     if not 1 <= size <= vocabulary:
         raise TOPRError(f"head_size must be 1 to {vocabulary}, the vocabulary; got {head_size}")
-    logp = sampled_rows(logits, completion_mask).log_softmax(-1)
+    logp = sampled_rows(logits, completion_mask).log_softmax(-1)  # [N, V]
     sampler_rows = sampled_rows(sampler_logits.detach(), completion_mask).to(logp.dtype)
     head_mu_logp, head_ids = sampler_rows.log_softmax(-1).topk(size)
     head_logp = logp.gather(-1, head_ids)
@@ -219,9 +219,10 @@ def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
     """Compare the completions of a prompt: fields of a batch, in the dtype of `reward` [B]."""
     import torch
 
-    _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)
+    _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)  # from 0
     group_ids = group_indices.astype(np.int32)
-    statistics = group_statistics(group_ids, reward.detach().cpu().numpy())
+    rewards = reward.detach().cpu().numpy()
+    statistics = group_statistics(group_ids, rewards)
 
     def numbers(values: np.ndarray, dtype: torch.dtype = reward.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=reward.device)

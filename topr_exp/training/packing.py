@@ -64,10 +64,10 @@ class Tree:
 
 
 class TokenPlace(NamedTuple):
-    """A token of the tree: which one of a segment."""
+    """A token of the tree."""
 
     segment: Segment
-    offset: int
+    offset: int  # in the segment
 
 
 def lengths_of(level: Sequence[Segment]) -> Int64s:
@@ -133,13 +133,16 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
 
 def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> Int64s:
     """Return the index of each token in the row of all segments, level after level."""
-    segment_starts = []
+    starts_by_level = []  # of each segment in the row
     level_start = 0
     for level in levels:
         lengths = lengths_of(level)
-        segment_starts.append(level_start + np.cumsum(lengths) - lengths)
+        starts_by_level.append(level_start + np.cumsum(lengths) - lengths)
         level_start += int(lengths.sum())
-    indices = [segment_starts[segment.depth][segment.index] + offset for segment, offset in places]
+    indices = []
+    for segment, offset in places:
+        segment_start = starts_by_level[segment.depth][segment.index]
+        indices.append(segment_start + offset)
     return np.array(indices, np.int64)
 
 
@@ -148,12 +151,12 @@ def common_prefix_length(rows: Sequence[Ids]) -> int:
     length = min(map(len, rows))
     for row in rows[1:]:
         is_equal = row[:length] == rows[0][:length]
-        equal_count = np.argmin(np.append(is_equal, False))
-        length = min(length, int(equal_count))
+        first_difference = np.argmin(np.append(is_equal, False))
+        length = min(length, int(first_difference))
     return length
 
 
-# ---- costs in operations of one layer; weights: its number; attention_size: its query heads times their size
+# ---- costs in operations of one layer; layer_weights: how many it has; attention_size: query heads times their size
 
 
 FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, roughly
@@ -167,15 +170,18 @@ class Layout(NamedTuple):
     tree: Tree | None  # None: sequences are padded
 
 
-def tree_cost(tree: Tree, weights: int, attention_size: int) -> float:
+def tree_cost(tree: Tree, layer_weights: int, attention_size: int) -> float:
     """Estimate the operations of a forward pass over a tree."""
-    total = 2.0 * weights * len(tree.ids)
+    total = 2.0 * layer_weights * len(tree.ids)
     width_above = 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
-        keys_of_a_query = width_above + width if width_above else width / 2  # the first level is plainly causal
-        pair_count = len(level) * width * keys_of_a_query
-        copied_count = len(level) * (2 * width_above + 4 * width)  # keys and values above; all four of its own
+        keys_per_query: float = width_above + width
+        if width_above == 0:  # plainly causal
+            keys_per_query = width / 2
+        pair_count = len(level) * width * keys_per_query
+        # Keys and values of the levels above; of its own, queries and outputs too.
+        copied_count = len(level) * (2 * width_above + 4 * width)
         attention = 4 * attention_size * pair_count
         copies = FLOPS_OF_A_COPY * attention_size * copied_count
         total += attention + copies + FLOPS_OF_A_LEVEL
@@ -183,20 +189,20 @@ def tree_cost(tree: Tree, weights: int, attention_size: int) -> float:
     return total
 
 
-def padded_cost(sequences: Sequences, weights: int, attention_size: int) -> float:
+def padded_cost(sequences: Sequences, layer_weights: int, attention_size: int) -> float:
     """Estimate the operations of a forward pass over sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    operations_of_a_token = 2.0 * weights + 4 * attention_size * width / 2
-    return operations_of_a_token * width * len(sequences)
+    operations_per_token = 2.0 * layer_weights + 4 * attention_size * width / 2
+    return operations_per_token * width * len(sequences)
 
 
-def cheapest_layout(sequences: Sequences, weights: int, attention_size: int) -> Layout:
+def cheapest_layout(sequences: Sequences, layer_weights: int, attention_size: int) -> Layout:
     """Choose the cheapest layout, a function of the sequences and the model's shape alone."""
-    cheapest = Layout(padded_cost(sequences, weights, attention_size), None)
+    cheapest = Layout(padded_cost(sequences, layer_weights, attention_size), None)
     for share_prefix in (True, False):
         for share_prompts in (True, False):
             tree = build_tree(sequences, share_prefix=share_prefix, share_prompts=share_prompts)
-            layout = Layout(tree_cost(tree, weights, attention_size), tree)
+            layout = Layout(tree_cost(tree, layer_weights, attention_size), tree)
             if layout.cost < cheapest.cost:
                 cheapest = layout
     return cheapest

@@ -5,6 +5,7 @@ Without one it calls transformers' own: sampling with a cache and padding work a
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,18 +27,18 @@ NAME = "sdpa_or_tree"
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 # Rows are padded to multiples of this. On a GPU cuDNN plans each new shape and keeps the plan for good.
-WIDTHS = {"cuda": 64}
+WIDTH_STEPS = {"cuda": 64}
 
 
 @dataclass(frozen=True)
 class PaddedLevel:
-    """A level's R segments as rows padded on the right to S tokens."""
+    """The R segments of a level of the tree as rows, padded on the right to S tokens."""
 
     start: int  # of the level in the tree's row of tokens
     end: int
     shape: tuple[int, int]  # R, S
-    padded_index: Tensor | None  # [tokens] of each token in the flattened rows; None where no row is padded
-    ancestors: list[Tensor]  # of each level above, [R] the row that each segment hangs below
+    padded_index: Tensor | None  # [tokens] place of each token in the flattened rows; None where no row is padded
+    ancestors: list[Tensor]  # for each level above, [R]: its row that a segment hangs below
     mask: Tensor | None  # [R or 1, 1, S, K], K keys above and S in the row: 0 where visible, else −∞; None: causal
 
     def pad(self, states: Tensor) -> Tensor:
@@ -64,27 +65,30 @@ def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     levels: list[PaddedLevel] = []
-    is_token_by_level: list[NDArray[np.bool_]] = []  # [R, S] of each level above
-    ancestors: list[NDArray[np.int64]] = []  # [R] of each level above
+    is_token_by_level: list[NDArray[np.bool_]] = []  # of each level above, [rows, width]
+    ancestors: list[NDArray[np.int64]] = []  # as in PaddedLevel
     end = 0
     for depth, segments in enumerate(tree.levels):
-        if depth:
-            parent_indices = [segment.parent_index for segment in segments]
-            parents = np.array(parent_indices, dtype=np.int64)
-            ancestors = [*(rows[parents] for rows in ancestors), parents]  # those of the parents, then the parents
+        if depth > 0:
+            parents = np.array([segment.parent_index for segment in segments], dtype=np.int64)
+            ancestors = [rows[parents] for rows in ancestors]  # a segment's are its parent's, and the parent
+            ancestors.append(parents)
         lengths = lengths_of(segments)
         start = end
-        end = end + int(lengths.sum())
+        end = start + int(lengths.sum())
         width = row_width(int(lengths.max()), device)
         is_token = np.arange(width) < lengths[:, None]
+        padded_index = None
+        if not is_token.all():
+            padded_index = tensor(np.flatnonzero(is_token))
         mask = None
-        if depth:
+        if depth > 0:
             mask = tensor(visibility_mask(is_token_by_level, ancestors, width)).to(dtype)
         level = PaddedLevel(
             start=start,
             end=end,
             shape=(len(segments), width),
-            padded_index=None if is_token.all() else tensor(np.flatnonzero(is_token)),
+            padded_index=padded_index,
             ancestors=[tensor(rows) for rows in ancestors],
             mask=mask,
         )
@@ -98,17 +102,19 @@ def visibility_mask(
 ) -> NDArray[np.float32]:
     """Return 0 where a token sees a key, else −∞: [R, 1, S, K above + S], or [1, ...] if all rows agree.
 
-    A token sees the tokens of its row that are not later, and all tokens of the segments above.
+    A token sees the tokens of its row that are not later, and all tokens of the segments above. is_token_by_level: of
+    each level above, [rows, width]; ancestors: as in PaddedLevel; width: S.
     """
     is_key_by_level = []
     for is_token, rows in zip(is_token_by_level, ancestors, strict=True):
         is_key_by_level.append(is_token[rows])
-    is_key = np.concatenate(is_key_by_level, axis=1)  # [R, K above]
+    is_key = np.concatenate(is_key_by_level, axis=1)  # [R, K above] False at padding
     if is_key.all():
         is_key = is_key[:1]
     row_count, key_count = is_key.shape
+    is_not_later = np.tri(width, dtype=bool)
     sees_above = np.broadcast_to(is_key[:, None], (row_count, width, key_count))
-    sees_row = np.broadcast_to(np.tri(width, dtype=bool), (row_count, width, width))
+    sees_row = np.broadcast_to(is_not_later, (row_count, width, width))
     is_visible = np.concatenate([sees_above, sees_row], axis=2)
     mask = np.where(is_visible, np.float32(0), np.float32(-np.inf))
     return mask[:, None]
@@ -116,8 +122,8 @@ def visibility_mask(
 
 def row_width(longest: int, device: torch.device) -> int:
     """Return the width of rows that hold `longest` tokens, padding included."""
-    step = WIDTHS.get(device.type, 1)
-    return -(-longest // step) * step
+    step = WIDTH_STEPS.get(device.type, 1)
+    return step * math.ceil(longest / step)
 
 
 def attention(
@@ -135,15 +141,15 @@ def attention(
     query = query[0].transpose(0, 1).to(value.dtype)
     key = key[0].transpose(0, 1).to(value.dtype)
     value = value[0].transpose(0, 1)
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
+    keys_by_level: list[Tensor] = []
+    values_by_level: list[Tensor] = []
     outputs = []
     for level in tree:
-        keys.append(level.pad(key))
-        values.append(level.pad(value))
+        keys_by_level.append(level.pad(key))
+        values_by_level.append(level.pad(value))
         level_query = level.pad(query).transpose(1, 2)
-        level_key = with_ancestors(keys, level).transpose(1, 2)
-        level_value = with_ancestors(values, level).transpose(1, 2)
+        level_key = with_ancestors(keys_by_level, level).transpose(1, 2)
+        level_value = with_ancestors(values_by_level, level).transpose(1, 2)
         output = attend(level_query, level_key, level_value, level.mask, options.get("scaling"))
         outputs.append(level.unpad(output.transpose(1, 2)))
     return torch.cat(outputs)[None], None
@@ -152,13 +158,14 @@ def attention(
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Call torch's attention, plainly causal without a mask; all are [R, heads, tokens, size]."""
     has_grouped_heads = query.shape[1] != key.shape[1]
-    lacks_masked_kernel = mask is not None and query.is_cuda and not takes_grouped_heads(query.device)
-    if has_grouped_heads and query.is_cuda and (lacks_masked_kernel or query.dtype is torch.float32):
-        # No fused kernel takes grouped heads here: give each query head its own copy of the key head.
-        group_size = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(group_size, 1)
-        value = value.repeat_interleave(group_size, 1)
-        has_grouped_heads = False
+    if has_grouped_heads and query.is_cuda:
+        takes_mask = mask is None or takes_grouped_heads(query.device)
+        has_kernel = takes_mask and query.dtype is not torch.float32
+        if not has_kernel:  # give each query head its own copy of the key head
+            group_size = query.shape[1] // key.shape[1]
+            key = key.repeat_interleave(group_size, 1)
+            value = value.repeat_interleave(group_size, 1)
+            has_grouped_heads = False
     return torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
@@ -177,20 +184,21 @@ def takes_grouped_heads(device: torch.device) -> bool:
     return torch.__version__ >= "2.14" or generation in (9, 10)
 
 
-def with_ancestors(states: list[Tensor], level: PaddedLevel) -> Tensor:
+def with_ancestors(states_by_level: list[Tensor], level: PaddedLevel) -> Tensor:
     """Put the keys or values of the segments above before a level's own, [R, K, heads, size].
 
-    states: [R, S, heads, size] of each level down to this one.
+    states_by_level: [rows, width, heads, size] of each level down to this one.
     """
-    if not level.ancestors:
-        return states[-1]
+    *levels_above, own_states = states_by_level
+    if not levels_above:
+        return own_states
     columns = []
-    for states_above, rows in zip(states[:-1], level.ancestors, strict=True):
-        if len(states_above) == 1:
+    for states_above, rows in zip(levels_above, level.ancestors, strict=True):
+        if len(states_above) == 1:  # a view costs nothing
             columns.append(states_above.expand(len(rows), -1, -1, -1))
         else:
             columns.append(states_above.index_select(0, rows))
-    columns.append(states[-1])
+    columns.append(own_states)
     return torch.cat(columns, dim=1)
 
 
@@ -228,14 +236,14 @@ def layout_for(model: Any, sequences: Sequences) -> Layout:
     """Choose the cheapest layout that is exact for a model."""
     config = text_config(model)
     base = model.base_model
+    weight_count = sum(weight.numel() for weight in base.parameters())
+    embedding_count = base.get_input_embeddings().weight.numel()
+    layer_weights = (weight_count - embedding_count) // config.num_hidden_layers
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    weights = sum(weight.numel() for weight in base.parameters())
-    embeddings = base.get_input_embeddings().weight.numel()
-    weights_of_layer = (weights - embeddings) // config.num_hidden_layers
     attention_size = config.num_attention_heads * head_size
     if not use_tree_attention(model):
-        return Layout(padded_cost(sequences, weights_of_layer, attention_size), None)
-    return cheapest_layout(sequences, weights_of_layer, attention_size)
+        return Layout(padded_cost(sequences, layer_weights, attention_size), None)
+    return cheapest_layout(sequences, layer_weights, attention_size)
 
 
 AttentionInterface.register(NAME, attention)
