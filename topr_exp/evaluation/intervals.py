@@ -88,11 +88,11 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
         if problems < 2:
             return None
         return float(values.std(ddof=1)) / math.sqrt(problems)
-    deviations = np.bincount(clusters, weights=values - values.mean())  # of the clusters' sums
-    count = len(deviations)
+    cluster_deviations = np.bincount(clusters, weights=values - values.mean())  # sums over each cluster's problems
+    count = len(cluster_deviations)
     if count == 1:
         return None
-    square_sum = float(deviations @ deviations)
+    square_sum = float(cluster_deviations @ cluster_deviations)
     return math.sqrt(count / (count - 1) * square_sum) / problems
 
 
@@ -104,16 +104,18 @@ def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
     for start in range(0, resamples, rows_per_chunk):
         rows = min(rows_per_chunk, resamples - start)
         problem_indices = rng.integers(0, problems, size=(rows, problems))
-        draw_counts = count_in_rows(problem_indices, problems)
-        chunks.append(draw_counts @ values / problems)
+        draw_counts = count_in_rows(problem_indices, problems)  # [rows, P]
+        sums = draw_counts @ values
+        chunks.append(sums / problems)
     return np.concatenate(chunks)
 
 
 def count_in_rows(numbers: NDArray[np.integer], width: int) -> Counts:
     """Count each of 0..width-1 in each row, [rows, width]; numbers: [rows, n]."""
-    rows = len(numbers)
-    cells = numbers + width * np.arange(rows)[:, None]
-    return np.bincount(cells.ravel(), minlength=rows * width).reshape(rows, width)
+    row_count = len(numbers)
+    row_starts = width * np.arange(row_count)[:, None]  # in the flattened counts
+    counts = np.bincount((row_starts + numbers).ravel(), minlength=row_count * width)
+    return counts.reshape(row_count, width)
 
 
 def bootstrap_intervals(
@@ -252,32 +254,35 @@ class Estimate(NamedTuple):
 
 def mean_squares(values: Values) -> MeanSquares:
     """The mean squares of x_sp = m + seed_s + problem_p + residual_sp; values: [..., S, P]."""
-    seeds, problems = values.shape[-2:]
-    seed_means = values.mean(-1, keepdims=True)
-    problem_means = values.mean(-2, keepdims=True)
+    seed_count, problem_count = values.shape[-2:]
+    seed_means = values.mean(-1, keepdims=True)  # [..., S, 1]
+    problem_means = values.mean(-2, keepdims=True)  # [..., 1, P]
     mean = seed_means.mean(-2, keepdims=True)
+    seed_effects = seed_means - mean
+    problem_effects = problem_means - mean
     residuals = values - seed_means - problem_means + mean
-    if seeds == 1 or problems == 1:  # the effects explain all, but for rounding
+    if seed_count == 1 or problem_count == 1:  # the effects explain all, but for rounding
         residuals = np.zeros_like(residuals)
     return MeanSquares(
-        seeds=mean_square(problems * (seed_means - mean) ** 2, seeds - 1),
-        problems=mean_square(seeds * (problem_means - mean) ** 2, problems - 1),
-        residual=mean_square(residuals**2, (seeds - 1) * (problems - 1)),
+        seeds=mean_square(problem_count * seed_effects**2, seed_count - 1),
+        problems=mean_square(seed_count * problem_effects**2, problem_count - 1),
+        residual=mean_square(residuals**2, (seed_count - 1) * (problem_count - 1)),
     )
 
 
 def mean_square(squares: Values, freedom: int) -> Values:
+    """Divide the sum over the last two axes by its degrees of freedom; a sum without any is 0 already."""
     return squares.sum((-2, -1)) / max(freedom, 1)
 
 
 def crossed_error(
-    squares: MeanSquares, seeds: int, problems: int, *, pooled: int = 1, cautious: bool = False
+    squares: MeanSquares, seed_count: int, problem_count: int, *, pooled: int = 1, cautious: bool = False
 ) -> Estimate:
     """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
 
-    (MS_seed + MS_problem − MS_residual) / (seeds problems), no component below 0; freedom: Satterthwaite's (1946).
-    squares: each the mean of so many that are `pooled`. cautious: that seeds seem not to differ counts as little as
-    their number allows, for tests far out in the tail.
+    (MS_seed + MS_problem − MS_residual) / (S P), no component below 0; freedom: Satterthwaite's (1946).
+    pooled: number of mean squares that each one of `squares` is the mean of. cautious: that seeds seem not to differ
+    counts as little as their number allows, for tests far out in the tail.
     """
     residual = squares.residual
     seed_square = np.maximum(squares.seeds, residual)
@@ -290,15 +295,16 @@ def crossed_error(
         """MS² / freedom, a summand of Satterthwaite's."""
         return square**2 / max(pooled * freedom, 1)
 
-    seed_spread = spread_of(seed_square, seeds - 1)
-    problem_spread = spread_of(problem_square, problems - 1)
-    residual_spread = spread_of(residual, (seeds - 1) * (problems - 1))
-    # Seeds that don't differ count as the residual, as do problems; with one of the two the subtracted one cancels.
+    seed_spread = spread_of(seed_square, seed_count - 1)
+    problem_spread = spread_of(problem_square, problem_count - 1)
+    residual_spread = spread_of(residual, (seed_count - 1) * (problem_count - 1))
+    # Of the mean squares that are left in the variance: where seeds alone (or problems alone) don't differ, theirs is
+    # the residual's and cancels the subtracted one; where neither do, one residual is left.
     has_residual = seeds_differ == problems_differ
     spread = seeds_differ * seed_spread + problems_differ * problem_spread + has_residual * residual_spread
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
-    error = np.sqrt(variance / (seeds * problems))
+    error = np.sqrt(variance / (seed_count * problem_count))
     return Estimate(error, freedom)
 
 
@@ -317,12 +323,14 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     cover too rarely (docs/statistics.md, "What intervals cover").
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
-    seeds, problems = values.shape
-    if share and (interval := interval_at_bound(values, problems, seeds)) is not None:
-        return interval
+    seed_count, problem_count = values.shape
+    if share:
+        interval = interval_at_bound(values, problem_count, seed_count)
+        if interval is not None:
+            return interval
 
     squares = mean_squares(values)
-    estimate = crossed_error(squares, seeds, problems, cautious=not share)
+    estimate = crossed_error(squares, seed_count, problem_count, cautious=not share)
     error = float(estimate.error)
     half_width = math.nan
     if values.size > 1:
@@ -335,15 +343,15 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
         low = max(low, lowest)
         high = min(high, 1.0)
 
-    cautious = crossed_error(squares, seeds, problems, cautious=True)
-    return Interval(mean, low, high, seeds=seeds, error=error, freedom=float(cautious.freedom))
+    cautious = crossed_error(squares, seed_count, problem_count, cautious=True)
+    return Interval(mean, low, high, seeds=seed_count, error=error, freedom=float(cautious.freedom))
 
 
 # ---- the best of several
 
 
 def studentized_range(groups: int, freedom: Values) -> Values:
-    """The 95 % quantile of the range of so many means, in units of one mean's standard error."""
+    """The 95 % quantile of the range of the means of equal groups, in units of one mean's standard error."""
     from scipy.stats import studentized_range as distribution
 
     return np.asarray(distribution.ppf(LEVEL, groups, freedom))
@@ -357,19 +365,20 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     `crossed_error` of the interactions of groups with seeds and problems, or a pair's own if larger.
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
     """
-    groups, seeds, problems = values.shape[-3:]
+    group_count, seed_count, problem_count = values.shape[-3:]
+    contrasts = group_count - 1
     interactions = values - values.mean(-3, keepdims=True)
-    pooled_squares = [square.sum(-1) / (groups - 1) for square in mean_squares(interactions)]
-    shared = crossed_error(MeanSquares(*pooled_squares), seeds, problems, pooled=groups - 1)
+    pooled_squares = [squares.sum(-1) / contrasts for squares in mean_squares(interactions)]
+    shared = crossed_error(MeanSquares(*pooled_squares), seed_count, problem_count, pooled=contrasts)
     shared_pair_error = math.sqrt(2) * shared.error[..., None]
-    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors of a difference
+    critical_lead = quantile(group_count, shared.freedom) / math.sqrt(2)  # in standard errors of a difference
 
     means = values.mean((-2, -1))  # [..., K]
-    rows = []  # of the result, one a group
-    for group in range(groups):
-        leads = means - means[..., [group]]  # [..., K]: of the others before this one
+    is_below = []  # by group, [..., K] each
+    for group in range(group_count):
+        leads = means - means[..., [group]]  # of all groups over this one
         differences = values - values[..., [group], :, :]
-        own_pair_error = crossed_error(mean_squares(differences), seeds, problems).error
+        own_pair_error = crossed_error(mean_squares(differences), seed_count, problem_count).error
         pair_error = np.maximum(shared_pair_error, own_pair_error)
-        rows.append(leads > least_lead[..., None] * pair_error)
-    return np.stack(rows, -2)
+        is_below.append(leads > critical_lead[..., None] * pair_error)
+    return np.stack(is_below, -2)

@@ -20,20 +20,21 @@ class EvaluatingJournal:
 
     def log(self, record: dict[str, float]) -> None:
         self.journal.log(record)
-        self.reach(int(record["step"]), int(record["samples"]))
+        self.evaluate_if_due(int(record["step"]), int(record["samples"]))
 
     def before_checkpoint(self, step: int, steps: int) -> None:
         self.check()
         self.journal.before_checkpoint(step, steps)
 
-    def reach(self, step: int, samples: int) -> None:
-        """Evaluate if it is time; after a stop signal, the resumed run evaluates instead."""
-        if self.every is not None and step > 0 and step % self.every == 0 and not self.stop.share():
+    def evaluate_if_due(self, step: int, samples: int) -> None:
+        """Evaluate after every `every`-th update; after a stop signal, the resumed run does it instead."""
+        is_due = self.every is not None and step > 0 and step % self.every == 0
+        if is_due and not self.stop.share():
             with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
                 self.evaluate(step, samples)
 
     def resume(self, step: int, samples: int) -> None:
         """Evaluate at the step of the checkpoint, where an earlier attempt could not; then heed a stop signal."""
-        self.reach(step, samples)
+        self.evaluate_if_due(step, samples)
         if self.stop.share():  # after one more update this point of the curve would never be measured
             self.stop.check()

@@ -22,8 +22,8 @@ def show_completions(
 ) -> None:
     """Write up to PER_VERDICT completions of each verdict into completions.jsonl, replacing an earlier attempt's.
 
-    `logp` is the log-probability when it was sampled. split: test or train. examples: rows of a training set that were
-    trained on.
+    `logp` is the log-probability when it was sampled. split: test or train. examples: [N, 1] or [N, 2] rows of a
+    training set that were trained on.
     """
     path = folder / "completions.jsonl"
     earlier_entries, _ = read_lines(path)
@@ -46,7 +46,7 @@ def show_completions(
 
 
 def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
-    """At most PER_VERDICT of the rows, evenly spread."""
+    """Choose at most PER_VERDICT of the rows, evenly spread."""
     if len(rows) > PER_VERDICT:
         positions = np.linspace(0, len(rows) - 1, PER_VERDICT).round()
         rows = rows[positions.astype(int)]
@@ -54,7 +54,7 @@ def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
 
 
 def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
-    """One completion with its problem, verdict and log-probability, ready for JSON."""
+    """Describe a completion with its problem, verdict and log-probability, ready for JSON."""
     problem = completions.problems[completions.problem_index[row]]
     (text,) = completions.texts(range(row, row + 1))
     logp = None

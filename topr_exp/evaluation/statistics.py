@@ -81,8 +81,9 @@ def summarise(
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)  # [P, 2 K]
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
-    pass_intervals = intervals[: len(scores.passed)]
-    maj_intervals = intervals[len(scores.passed) :]
+    pass_count = len(scores.passed)
+    pass_intervals = intervals[:pass_count]
+    maj_intervals = intervals[pass_count:]
     if not votes_are_known:
         scores = Scores(scores.passed, {})
         maj_intervals = []
@@ -137,24 +138,25 @@ def number_sources(sources: Sequence[str | None]) -> Clusters | None:
         return None
     number_by_source: dict[str, int] = {}
     numbers = []
-    for i, source in enumerate(sources):
-        name = source or f"#{i}"
-        numbers.append(number_by_source.setdefault(name, len(number_by_source)))
+    for index, source in enumerate(sources):
+        name = source or f"#{index}"  # without a source, one of its own
+        number = number_by_source.setdefault(name, len(number_by_source))
+        numbers.append(number)
     return np.array(numbers)
 
 
 def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
     """Compute the headline figures of the included problems; is_included: [P]."""
-    passed = scores.passed[1][is_included]
-    figures: Figures = {"pass@1": float(passed.mean())}
+    pass_at_1 = scores.passed[1][is_included]
+    figures: Figures = {"pass@1": float(pass_at_1.mean())}
     if scores.voted:
         k = headline_k(verdicts.shape[1])
-        voted = scores.voted[k][is_included]
-        figures[f"maj@{k}"] = float(voted.mean())
-    counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    shares = counts / counts.sum()
-    figures |= zip(VERDICTS, shares.tolist(), strict=True)
-    figures["problems"] = len(passed)
+        maj_at_k = scores.voted[k][is_included]
+        figures[f"maj@{k}"] = float(maj_at_k.mean())
+    verdict_counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
+    verdict_shares = verdict_counts / verdict_counts.sum()
+    figures |= zip(VERDICTS, verdict_shares.tolist(), strict=True)
+    figures["problems"] = len(pass_at_1)
     return figures
 
 
@@ -226,9 +228,8 @@ def pass_at_k(correct: Counts, n: int, k: int) -> Values:
     correct: [P] correct completions of each problem, 0 to n. n, k: completions of each, and K with 1 <= K <= n.
     """
     assert 1 <= k <= n, (k, n)
-    # One entry for each possible count; the factor is 0 at i = K, and so is the product from there on.
-    factors = 1 - k / np.arange(n, 0, -1)
-    miss_probabilities = np.concatenate([[1.0], np.cumprod(factors)])  # by the count, 0 to n
+    factors = 1 - k / np.arange(n, 0, -1)  # of i = n down to 1: 0 at i = K, and so is the product from there on
+    miss_probabilities = np.concatenate([[1.0], np.cumprod(factors)])  # by the number of correct ones, 0 to n
     return 1 - miss_probabilities[correct]
 
 
@@ -237,11 +238,11 @@ def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator) -> ByK:
 
     A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
     """
-    problems, class_count = voting.worth.shape
-    totals = {k: np.zeros(problems) for k in ks}
+    problem_count, class_count = voting.worth.shape
+    score_sums = {k: np.zeros(problem_count) for k in ks}  # over trials
     for _ in range(TRIALS):
         shuffled_candidates = rng.permuted(voting.candidates, axis=1)
         for k in ks:
             votes = count_votes(shuffled_candidates[:, :k], class_count)
-            totals[k] += majority_score(votes, voting.worth)
-    return {k: total / TRIALS for k, total in totals.items()}
+            score_sums[k] += majority_score(votes, voting.worth)
+    return {k: score_sum / TRIALS for k, score_sum in score_sums.items()}

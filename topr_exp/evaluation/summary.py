@@ -14,20 +14,20 @@ def summarise_evaluation(completions: Completions, problems: int | None = None) 
     With the mean reward if graded; without maj@K if the grader names no wrong answers: they could not win the vote.
     """
     n = len(completions) // len(completions.problems)
-    tested = completions.problems[:problems]
+    tested_problems = completions.problems[:problems]
 
     def by_problem(column: Any) -> Any:
-        """[tested problems, n]"""
+        """Arrange a column [M] of the completions as [tested problems, n]."""
         return column.reshape(-1, n)[:problems]
 
     verdicts = by_problem(completions.verdicts)
     classes = by_problem(completions.answer_classes)
-    figures = summarise(verdicts, classes, tested, votes_are_known=votes_are_known(completions))
+    figures = summarise(verdicts, classes, tested_problems, votes_are_known=votes_are_known(completions))
     figures["grader_timeouts"] = grader_timeouts(completions.first_rows(verdicts.size))
     figures["truncated_share"] = float(by_problem(completions.is_truncated).mean())
     figures |= mean_lengths(verdicts, by_problem(completions.tokens.lengths()))
     if completions.reward is not None:
-        sources = [problem.source for problem in tested]
+        sources = [problem.source for problem in tested_problems]
         figures |= mean_reward(by_problem(completions.reward), sources)
     return figures
 

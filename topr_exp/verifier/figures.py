@@ -65,7 +65,7 @@ def tally_votes(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_ve
     # A verification that speaks approves of a correct solution when it is right, of another one when it is wrong.
     approvals = np.where(is_correct, right, verified - right - unparsable)
     voting = ballots(solution_verdicts, classes)
-    counts_by_solution = {
+    counts_by_solution = {  # [P, K] each
         "right": right,
         "unparsable": unparsable,
         "verified": verified,
@@ -96,8 +96,8 @@ def summarise(tally: Tally) -> Figures:
     samples_by_name = dict(zip(tally.values, means.T, strict=True))
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
-        samples = figure(name, samples_by_name)
-        summary[name] = interval(samples, problems=len(tally))
+        samples = figure_samples(name, samples_by_name)
+        summary[name] = interval_of_samples(samples, problems=len(tally))
     summary["weighted_sc - maj"] = difference(tally.values["maj"], tally.values["weighted_sc"])
     summary["problems"] = len(tally)
     summary["solutions"] = tally.solutions
@@ -105,24 +105,24 @@ def summarise(tally: Tally) -> Figures:
     return summary
 
 
-def interval(samples: Samples, problems: int) -> Point:
+def interval_of_samples(samples: Samples, problems: int) -> Point:
     """Add to a figure its percentiles over resamples; for 0 or 1 by `clopper_pearson` over problems."""
     value = float(samples[0])
-    resampled = samples[1:]
-    if math.isnan(value) or not len(resampled):
+    resampled_values = samples[1:]
+    if math.isnan(value) or not len(resampled_values):
         return Interval(value).as_dict()
     if value in (0, 1):
         return clopper_pearson(int(value) * problems, problems).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
-    low, high = np.nanpercentile(resampled, [2.5, 97.5]).tolist()
+    low, high = np.nanpercentile(resampled_values, [2.5, 97.5]).tolist()
     return Interval(value, low, high).as_dict()
 
 
-def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
+def figure_samples(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
     """Compute a figure from means of a tally's values over problems; NaN where its denominator is 0."""
     if name == BALANCED:
-        on_correct = figure("accuracy_on_correct", samples_by_name)
-        on_incorrect = figure("accuracy_on_incorrect", samples_by_name)
+        on_correct = figure_samples("accuracy_on_correct", samples_by_name)
+        on_incorrect = figure_samples("accuracy_on_incorrect", samples_by_name)
         return (on_correct + on_incorrect) / 2
     if name not in RATIOS:
         return samples_by_name[name]
@@ -144,12 +144,12 @@ def weighted_score(voting: Ballots, approvals: Counts) -> Values:
     approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
     """
-    candidate, worth = voting
-    gives_answer = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] by solution and answer
+    class_count = voting.worth.shape[1]
+    gives_answer = voting.candidates[:, :, None] == np.arange(class_count)  # [P, K, C] by solution and answer class
     approvals_of_answer = (gives_answer * approvals[:, :, None]).sum(axis=1)  # [P, C]
     is_given = gives_answer.any(axis=1)
     votes = is_given * (approvals_of_answer + 1)  # also an answer that nobody approves of has one
-    return majority_score(votes, worth)
+    return majority_score(votes, voting.worth)
 
 
 # ---- the table at the end of a run or an evaluation
@@ -167,23 +167,23 @@ def run_table(base: Figures, final: Figures) -> list[str]:
         "base - none": base["weighted_sc - maj"],
     }
     comparison = "; ".join(f"{name} {cell(value)}" for name, value in changes.items())
-    return [*rows({"base": base, "trained": final}), f"weighted SC, paired: {comparison}", note(base)]
+    return [*table_lines({"base": base, "trained": final}), f"weighted SC, paired: {comparison}", caption(base)]
 
 
 def evaluation_table(figures: Figures) -> str:
     """Format the table of one model."""
     comparison = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
-    return "\n".join([*rows({"model": figures}), comparison, note(figures)])
+    return "\n".join([*table_lines({"model": figures}), comparison, caption(figures)])
 
 
-def rows(verifiers: dict[str, Figures]) -> list[str]:
+def table_lines(verifiers: dict[str, Figures]) -> list[str]:
     """Format rows of verifiers of the same solutions, between no verifier (maj@K) and a perfect one (pass@K)."""
-    first = next(iter(verifiers.values()))
-    k = first["solutions"]
+    first_verifier = next(iter(verifiers.values()))  # of the solutions all have the same figures
+    k = first_verifier["solutions"]
     figures_by_row = {
-        f"none (maj@{k})": {"weighted_sc": first["maj"]},
+        f"none (maj@{k})": {"weighted_sc": first_verifier["maj"]},
         **verifiers,
-        f"oracle (pass@{k})": {"weighted_sc": first["oracle"]},
+        f"oracle (pass@{k})": {"weighted_sc": first_verifier["oracle"]},
     }
     lines = [align("%", COLUMNS.values())]
     for name, figures in figures_by_row.items():
@@ -196,8 +196,8 @@ def align(name: str, cells: Iterable[str]) -> str:
     return f"{name:<18}" + "".join(f"{text:>{WIDTH}}" for text in cells)
 
 
-def note(figures: Figures) -> str:
-    """Write the caption of the table."""
+def caption(figures: Figures) -> str:
+    """Say what the table's intervals and figures are of."""
     return (
         f"[ ]: 95 %, bootstrap over {figures['problems']} problems; {figures['solutions']} solutions each, "
         f"{100 * figures['solved']['value']:.1f} % of them correct; {figures['verifications']} verifications a solution"
@@ -208,5 +208,5 @@ def cell(figure: Point | None) -> str:
     """Format a figure in per cent with its interval."""
     if figure is None or figure.get("value") is None:
         return "–"
-    numbers: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
-    return Interval(**numbers).percent()
+    known_fields: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
+    return Interval(**known_fields).percent()

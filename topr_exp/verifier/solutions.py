@@ -17,7 +17,7 @@ from topr_exp.runtime.json_files import MISSING, read_typed_object, write_json
 from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.completions import Completions
 from topr_exp.types import Problem
-from topr_exp.verifier import figures
+from topr_exp.verifier.figures import Tally, difference, summarise, tally_votes
 
 FILE = "verification.json"
 
@@ -93,35 +93,35 @@ class Verification:
         Each problem's contribution goes to FILE in `folder`, for tables over several runs.
         """
         tally = tally_verifications(self.test_solutions, verifications)
-        summary = figures.summarise(tally)
+        summary = summarise(tally)
         scores = tally.values["weighted_sc"]
         if self.base_scores is None:
             self.base_scores = scores
         if iteration > 0:
-            summary["weighted_sc - base"] = figures.difference(self.base_scores, scores)
+            summary["weighted_sc - base"] = difference(self.base_scores, scores)
         record_tally(folder / FILE, iteration, self.test_solutions.problems, tally)
         return {"verifier": summary}
 
 
-def tally_verifications(solutions: Completions, verifications: Completions) -> figures.Tally:
+def tally_verifications(solutions: Completions, verifications: Completions) -> Tally:
     """Count each problem's verifications, of which some may be missing (their questions were too long)."""
-    problems = len(solutions.problems)
-    solution_verdicts = solutions.verdicts.reshape(problems, -1)  # [P, K]
-    index_of_question = {question.id: index for index, question in enumerate(verifications.problems)}
-    question_index = np.full(solution_verdicts.shape, -1)
-    for index, sample in np.ndindex(question_index.shape):
-        question_id = question_id_of(solutions.problems[index], sample)
-        question_index[index, sample] = index_of_question.get(question_id, -1)
+    problem_count = len(solutions.problems)
+    solution_verdicts = solutions.verdicts.reshape(problem_count, -1)  # [P, K]
+    index_by_question = {question.id: index for index, question in enumerate(verifications.problems)}
+    question_index = np.full(solution_verdicts.shape, -1)  # of each solution; -1: missing
+    for problem_index, sample in np.ndindex(question_index.shape):
+        question_id = question_id_of(solutions.problems[problem_index], sample)
+        question_index[problem_index, sample] = index_by_question.get(question_id, -1)
     verdicts_by_question = verifications.verdicts.reshape(len(verifications.problems), -1)
-    return figures.tally_votes(
+    return tally_votes(
         solution_verdicts,
-        solutions.answer_classes.reshape(problems, -1),
+        solutions.answer_classes.reshape(problem_count, -1),
         verdicts_by_question[question_index],  # of a missing question some other one's, which are not read
         is_verified=question_index >= 0,
     )
 
 
-def record_tally(path: Path, iteration: int, problems: Sequence[Problem], tally: figures.Tally) -> None:
+def record_tally(path: Path, iteration: int, problems: Sequence[Problem], tally: Tally) -> None:
     """Add an iteration's contributions by problem to a file of all evaluations."""
     record, fault = read_typed_object(path, Verifications)
     if fault not in ("", MISSING):
