@@ -76,7 +76,7 @@ def tally_votes(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_ve
     }
     values = {name: counts.sum(axis=1).astype(np.float64) for name, counts in counts_by_solution.items()}
     values["weighted_sc"] = weighted_score(voting, approvals)
-    values["maj"] = weighted_score(voting, np.ones_like(approvals))
+    values["maj"] = weighted_score(voting, np.ones_like(approvals))  # each solution has one vote
     values["oracle"] = is_correct.any(axis=1).astype(np.float64)
     values["solved"] = is_correct.mean(axis=1)
     return Tally(values, solutions=is_correct.shape[1], verifications=n)
@@ -131,9 +131,9 @@ def figure_samples(name: str, samples_by_name: Mapping[str, Samples]) -> Samples
         return samples_by_name[numerator] / samples_by_name[denominator]
 
 
-def difference(first: Values, second: Values) -> Point:
-    """Estimate the mean of second - first, [P] each, paired by problem."""
-    differences = (second - first)[:, None]
+def difference(base: Values, scores: Values) -> Point:
+    """Estimate the mean of scores - base, [P] each, paired by problem."""
+    differences = (scores - base)[:, None]
     (mean_difference,) = bootstrap_intervals(differences, default_rng([0, 3]))
     return mean_difference.as_dict()
 
