@@ -21,7 +21,7 @@ from tests.training.test_packing import (
 from topr_exp.models.policy import Policy
 from topr_exp.training.example_scores import example_gradients, score_completions
 from topr_exp.training.hidden_states import Inputs, states_in_layout
-from topr_exp.training.logprobs import ScoreFunction, distribution_of, score_tokens
+from topr_exp.training.logprobs import TokenScorer, distribution_of, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 def scores_by_chunk(model, sequences, reference, *, chunk_size, layout="padded"):
     """log π, KL to the reference and entropy of all tokens, the logits of so many held at a time."""
     inputs = Inputs(sequences, CPU)
-    score = ScoreFunction(inputs, distribution_of(reference, inputs), entropy=True)
+    score = TokenScorer(inputs, distribution_of(reference, inputs), entropy=True)
     layer = OutputLayer(model)
     scoring = ChunkedScoring(layer, score, chunk_size)
     hidden = states_in_layout(model, inputs, tree_of(model, sequences, layout))

@@ -13,7 +13,7 @@ from tests.plain_scoring import completion_logp
 from topr_exp.training import tree_attention
 from topr_exp.training.hidden_states import Inputs, states_in_layout
 from topr_exp.training.layers import recomputed_layers
-from topr_exp.training.logprobs import ScoreFunction
+from topr_exp.training.logprobs import TokenScorer
 from topr_exp.training.output_layer import OutputLayer
 from topr_exp.training.packing import Layout, build_tree, cheapest_layout, padded_cost
 from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention
@@ -88,7 +88,7 @@ def scored(model, sequences, layout, *, recompute=False):
     tree = tree_of(model, sequences, layout)
     with recomputed_layers(model, recompute):
         hidden = states_in_layout(model, inputs, tree)
-    score = ScoreFunction(inputs, None, entropy=False)
+    score = TokenScorer(inputs, None, entropy=False)
     (logp,) = OutputLayer(model).scores(hidden, score)
     return with_gradient(model, logp)
 

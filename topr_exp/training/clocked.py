@@ -89,7 +89,7 @@ class ClockedRounds(AsyncRounds):
                 self.remove_groups(batch)
                 return batch
             wait_start = self.now
-            self.pass_time(self.next_completion(), update_index, capacity)
+            self.pass_time(self.next_completion())
             self.trainer_idle += self.now - wait_start
 
     def next_batch(self, update_index: int) -> list[Group]:
@@ -128,12 +128,11 @@ class ClockedRounds(AsyncRounds):
         """Return the time at which the next group is complete; infinite when none is under way."""
         return min((group.due for group in self.under_way()), default=math.inf)
 
-    def pass_time(self, end: float, update_index: int, capacity: int) -> None:
-        """Move the clock to `end`, and begin new groups in place of complete ones."""
+    def pass_time(self, end: float) -> None:
+        """Move the clock to `end`, with the groups that are under way now."""
         idle_share = 1 - len(self.under_way()) / self.concurrency
         self.sampler_idle += idle_share * (end - self.now)
         self.now = end
-        self.begin_groups(update_index, capacity)
 
     def pass_update(self, update_index: int, capacity: int) -> None:
         """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
@@ -141,8 +140,9 @@ class ClockedRounds(AsyncRounds):
         if update_index + 1 < self.rounds:
             self.begin_groups(update_index, capacity)
             while self.next_completion() <= end:
-                self.pass_time(self.next_completion(), update_index, capacity)
-            self.pass_time(end, update_index, capacity=0)
+                self.pass_time(self.next_completion())
+                self.begin_groups(update_index, capacity)
+            self.pass_time(end)
         self.now = end
 
     def begin_groups(self, update_index: int, capacity: int) -> None:

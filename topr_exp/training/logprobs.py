@@ -58,10 +58,10 @@ def score_tokens(
     reference_logp = None
     if reference is not None:
         reference_logp = distribution_of(reference, inputs)
-    score = ScoreFunction(inputs, reference_logp, entropy)
-    scores = OutputLayer(model).scores(hidden, score)
+    scorer = TokenScorer(inputs, reference_logp, entropy)
+    scores = OutputLayer(model).scores(hidden, scorer)
     columns = {}
-    for name, values in zip(score.names, scores, strict=True):
+    for name, values in zip(scorer.names, scores, strict=True):
         columns[name] = pad_tokens(values, inputs.mask)
     if entropy:
         columns["entropy"] = columns["entropy"].detach()
@@ -86,7 +86,7 @@ def distribution_of(model: Any, inputs: Inputs) -> Distribution:
 
 
 @dataclass(frozen=True)
-class ScoreFunction:
+class TokenScorer:
     """Maps logits of completion tokens to the scores of `TokenScores` that are asked for.
 
     Where the drawable tokens are known, log π is the log-probability among these. Entropy has no gradient.

@@ -34,32 +34,32 @@ class BatchSource(Protocol):
         """Restore what `checkpoint_files` returned."""
 
 
-def train(trainer: Trainer, batches: BatchSource, journal: Journal, *, iteration: int, save_every: float) -> None:
+def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration: int, save_every: float) -> None:
     """Make every remaining update, with a checkpoint every `save_every` seconds and when a signal asks to stop.
 
     Raises TOPRError after a pass over a fixed set without any gradient: positives alone where nothing is correct, a
     group-relative loss where no group is mixed.
     """
-    updates = batches.update_count
+    updates = source.update_count
     if trainer.restored is not None:
-        batches.restore(trainer.restored)
+        source.restore(trainer.restored)
     progress = Progress("training", updates, "updates", "training", done=trainer.step, rate_unit="tokens")
     with progress:
         trainer.report_tokens_to(progress.advance)
         while trainer.step < updates:
-            batch = batches.global_batch(trainer.step, progress)
-            metrics = trainer.update(batch, updates)
-            record = {"iteration": iteration, **batch.round_metrics, **metrics}
+            global_batch = source.global_batch(trainer.step, progress)
+            metrics = trainer.update(global_batch, updates)
+            record = {"iteration": iteration, **global_batch.round_metrics, **metrics}
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
             progress.update(1, tokens, progress_note(record), of_completions=record["tokens"])
-            if batch.ends_first_pass and not trainer.had_gradient:
-                share = 100 * batch.training_set.description["positive_share"]
+            if global_batch.ends_first_pass and not trainer.had_gradient:
+                share = 100 * global_batch.training_set.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"
                 )
-            trainer.checkpoint(journal, updates, save_every, batches.checkpoint_files)
+            trainer.checkpoint(journal, updates, save_every, source.checkpoint_files)
 
 
 def progress_note(record: dict[str, float]) -> str:

@@ -16,11 +16,14 @@ Scores = tuple[Tensor, ...]  # [n, ...] each, in the order of the function that 
 LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 3 << 24}
 
 
-class Score(Protocol):
+class ScoreFunction(Protocol):
     """Maps logits of hidden states to scores of each."""
 
     def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> Scores:
-        """Score logits [n, V] of the states from `start` on; `statistics`, without gradient, come last."""
+        """Score logits [n, V] of the states from `start` on.
+
+        statistics: False leaves out the scores that have no gradient, which come last.
+        """
 
 
 class OutputLayer:
@@ -70,7 +73,7 @@ class OutputLayer:
         gradient_parts = transpose(self.parts(gradient))
         split_product.add_product(total, gradient_parts, self.parts(hidden))
 
-    def scores(self, hidden: Tensor, score: Score) -> Scores:
+    def scores(self, hidden: Tensor, score: ScoreFunction) -> Scores:
         """Compute scores [N, ...] of hidden states [N, H], with gradient.
 
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
@@ -89,7 +92,7 @@ class ChunkedScoring:
     """Scores of hidden states, of which `chunk_size` rows' logits are held at a time."""
 
     layer: OutputLayer
-    score: Score
+    score: ScoreFunction
     chunk_size: int
 
     def forward(self, hidden: Tensor) -> Scores:
@@ -104,7 +107,7 @@ class ChunkedScoring:
     def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
         """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on.
 
-        score_gradients: of all scores; those of statistics, which come last, are not used.
+        score_gradients: of all scores, of which statistics, the last, pass nothing on.
         """
         logits = self.layer.logits(hidden).requires_grad_()
         with torch.enable_grad():

@@ -22,7 +22,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
-from topr_exp.training.batches import GlobalBatch, MicroBatches, loss_batch, micro_batches
+from topr_exp.training.batches import GlobalBatch, MicroBatches, Positions, loss_batch, micro_batches
 from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.hidden_states import Inputs, inputs_of
 from topr_exp.training.layers import compile_layers
@@ -30,7 +30,7 @@ from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import ProcessLayout
-from topr_exp.types import Batch, TOPRError
+from topr_exp.types import Batch, PairBatch, TOPRError
 
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -215,12 +215,7 @@ class Trainer:
             scores = self.score(inputs)
             batch = loss_batch(training_set, rows, inputs.mask, scores)
             if self.has_signals:
-                assert isinstance(batch, Batch), "a loss of pairs has no signals"
-                if global_signals is None:
-                    signals = checked_signals(self.loss, batch)
-                else:
-                    signals = {name: values[positions] for name, values in global_signals.items()}
-                batch = dataclasses.replace(batch, signals=signals)
+                batch = self.with_signals(batch, positions, global_signals)
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
             if is_counted:
@@ -231,6 +226,17 @@ class Trainer:
                 (0 * mean_loss).backward()
         self.layout.sum_gradients()
         return metrics
+
+    def with_signals(
+        self, batch: Batch | PairBatch, positions: Positions, global_signals: dict[str, Tensor] | None
+    ) -> Batch:
+        """Add signals of the global batch to a micro-batch, or (None) of the micro-batch, which then is all of it."""
+        assert isinstance(batch, Batch), "a loss of pairs has no signals"
+        if global_signals is None:
+            signals = checked_signals(self.loss, batch)
+        else:
+            signals = {name: values[positions] for name, values in global_signals.items()}
+        return dataclasses.replace(batch, signals=signals)
 
     def score(self, inputs: Inputs) -> TokenScores:
         """Score a micro-batch with all that losses and metrics read, with gradient."""
