@@ -38,10 +38,11 @@ def product(lhs: Parts, rhs: Parts) -> Tensor:
 
 def add_product(total: Tensor, lhs: Parts, rhs: Parts) -> None:
     """Add lhs @ rhs to `total` in place, without the product of two low halves; the smallest products first."""
-    for i in reversed(range(len(lhs))):
-        for j in reversed(range(len(rhs))):
-            if i + j < 2:
-                add_matrix_product(total, lhs[i], rhs[j])
+    for lhs_index in reversed(range(len(lhs))):
+        for rhs_index in reversed(range(len(rhs))):
+            both_are_low = lhs_index == 1 and rhs_index == 1
+            if not both_are_low:
+                add_matrix_product(total, lhs[lhs_index], rhs[rhs_index])
 
 
 def add_matrix_product(total: Tensor, lhs: Tensor, rhs: Tensor) -> None:

@@ -76,7 +76,7 @@ def tally_votes(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_ve
     }
     values = {name: counts.sum(axis=1).astype(np.float64) for name, counts in counts_by_solution.items()}
     values["weighted_sc"] = weighted_score(voting, approvals)
-    values["maj"] = weighted_score(voting, np.ones_like(approvals))  # each solution has one vote
+    values["maj"] = weighted_score(voting, np.ones_like(approvals))  # all votes count alike
     values["oracle"] = is_correct.any(axis=1).astype(np.float64)
     values["solved"] = is_correct.mean(axis=1)
     return Tally(values, solutions=is_correct.shape[1], verifications=n)
