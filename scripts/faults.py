@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scripts.nearest_tests import import_graph, tests_of
+from scripts.nearest_tests import Graph, import_graph, tests_of, tests_of_room
 from scripts.tree_copy import LIMIT, copy_tree, failing_tests
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,6 +268,15 @@ def list_errors(faults: Sequence[Fault], names: Sequence[str]) -> list[str]:
     return errors
 
 
+def tests_for(fault: Fault, graph: Graph) -> list[str]:
+    """List the nearest tests of the fault's file, then those of the room whose promise it breaks."""
+    tests = tests_of(fault.path, graph)
+    for path in tests_of_room(Path("tests", fault.room), graph):
+        if path not in tests:
+            tests.append(path)
+    return tests
+
+
 def main(names: Sequence[str]) -> int:
     faults = []
     for fault in read_faults():
@@ -282,7 +291,7 @@ def main(names: Sequence[str]) -> int:
         tree = Path(folder)
         copy_tree(tree)
         for fault in faults:
-            tests = tests_of(fault.path, graph)
+            tests = tests_for(fault, graph)
             if fault.name not in results or not is_current(results[fault.name], fault, tests):
                 results[fault.name] = plant(fault, tests, tree)
                 save(results)

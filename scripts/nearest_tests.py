@@ -10,12 +10,14 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("topr_exp", "reproduce", "tests")
 REFERENCE_RUN = "tests/reference/test_reference_run.py"
 WHOLE_RUNS = (REFERENCE_RUN, "tests/test_pipeline.py")
+REFUSED_SETTINGS = "tests/config/test_mistakes.py"  # losses' among them
 STORED_KEYS = "tests/store/test_keys.py"  # what finds stored data again, in many rooms
 # Faults there show in a whole run within seconds, and rarely in the room's own tests.
 TRAINING = "topr_exp/training/"
+ALGORITHMS = "topr_exp/algorithms/"
 # Loaded by the name that a YAML gives, not by an import.
 BY_NAME = (
-    "topr_exp/algorithms/",
+    ALGORITHMS,
     "topr_exp/data/benchmarks.py",
     "topr_exp/data/jsonl.py",
     "topr_exp/data/ledger.py",
@@ -92,8 +94,8 @@ def tests_of(file: str, graph: Graph) -> list[str]:
     """List the test files to run on a fault in a file, in their order.
 
     Its own; for training the reference run; then by distance the tests of its room, the nearest of others, whole runs
-    and the keys of stored data; at last the tests of its room that import nothing of it, and whole runs where it is
-    loaded by name.
+    and the keys of stored data; at last the tests of its room that import nothing of it, whole runs where it is
+    loaded by name, and for losses the tests of refused settings.
     """
     distances = {path: steps for path, steps in steps_to(file, graph).items() if is_test(path)}
     least_distance = min(distances.values(), default=0)
@@ -110,6 +112,8 @@ def tests_of(file: str, graph: Graph) -> list[str]:
         leading = [own_test, REFERENCE_RUN]
     if file.startswith(BY_NAME):
         trailing = [*room_tests, *WHOLE_RUNS]
+    if file.startswith(ALGORITHMS):
+        trailing.append(REFUSED_SETTINGS)
     ordered = [path for path in leading if path in near]
     for path in [*near, *trailing]:
         if path not in ordered:
