@@ -29,7 +29,7 @@ test-slow: $(VENV)/.installed-dev
 check-ordering: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
 
-# An hour or two; the same command goes on where it stopped: do the tests catch the faults of scripts/faults (at most 100,
+# An hour; the same command goes on where it stopped: do the tests catch the faults of scripts/faults (at most 100,
 # where a number would be wrong in silence), one at a time?
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
@@ -45,7 +45,7 @@ io-faults: $(VENV)/.installed-dev
 gpu-check:
 	$(PYTHON) -m scripts.gpu_check $(CHECK)
 
-# Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
+# About an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed
 	$(BIN)/python -m reproduce
 

@@ -11,6 +11,7 @@ from topr_exp import pipeline
 from topr_exp.runtime import distributed
 from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training import layers
+from topr_exp.training import trainer as trainer_module
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.layers import compile_layers
 from topr_exp.training.parallel import check_layers
@@ -38,6 +39,13 @@ def test_a_model_that_cant_be_trained_so_is_refused_before_anything_is_sampled(s
     with refused(f"optim.{setting}=true: .* has no layers that are known here; set false"):
         pipeline.run(config)
     assert not list(config.store.glob("rollouts/*"))
+
+
+def test_a_model_without_known_layers_is_trained_with_its_activations_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_module, "layers_of", lambda model: [])
+    trainer, examples = make_trainer(tmp_path, gradient_checkpointing=None)
+    assert not trainer.recompute
+    trainer.update(GlobalBatch(examples, SEVERAL_LENGTHS[0], mu_is_policy=True), 1)
 
 
 def test_a_model_that_cant_be_sharded_is_refused_where_it_would_be(monkeypatch):

@@ -25,7 +25,7 @@ from topr_exp.training import checkpoint
 from topr_exp.training.batches import GlobalBatch, MicroBatches, Positions, loss_batch, micro_batches
 from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.hidden_states import Inputs, inputs_of
-from topr_exp.training.layers import compile_layers
+from topr_exp.training.layers import compile_layers, layers_of
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
@@ -71,8 +71,9 @@ class Trainer:
         self.samples = counters.get("samples", 0)  # examples of the updates so far
         self.sampled_tokens = counters.get("sampled", 0)  # of completions of the rounds so far
         self.had_gradient = counters.get("moved", 0)  # 1 if any update had one
-        self.recompute = config.gradient_checkpointing
-        if self.recompute is None:
+        self.may_recompute = config.gradient_checkpointing is None and bool(layers_of(policy.model))
+        self.recompute = bool(config.gradient_checkpointing)
+        if self.may_recompute:
             # One GPU tries without. Several processes could not agree on which ran out of memory.
             is_alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
             self.recompute = not is_alone_on_gpu
@@ -189,7 +190,7 @@ class Trainer:
         try:
             return self.accumulate_gradients(global_batch)
         except RuntimeError as error:
-            if self.recompute or self.config.gradient_checkpointing is not None or not is_out_of_memory(error):
+            if self.recompute or not self.may_recompute or not is_out_of_memory(error):
                 raise
         warn(f"out of GPU memory: optim.gradient_checkpointing=true from update {self.step + 1} on")
         self.recompute = True
