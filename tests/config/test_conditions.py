@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from tests.conftest import config_of, each_row, needs_peft, refused, small_config, write_lines
+from topr_exp.config.settings import RULES
 from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.policies import Policies
+from topr_exp.runs.preflight import check_problems
 from topr_exp.types import ConfigError
 
 MASK = "algo.mask=[{statistic:ratio,high:5}]"
@@ -75,4 +77,7 @@ task=verifier task.solver=tiny task.solutions=4 schedule=on_policy schedule.prom
 
 @each_row("words", ADMITTED)
 def test_what_some_completions_can_meet_is_admitted(words):
-    config_of(*words.split())
+    config = config_of(*words.split())
+    check_problems(config)
+    broken_keys = [key for rule in RULES for key, holds, _ in rule(config) if not holds]
+    assert broken_keys == []

@@ -99,6 +99,10 @@ class Loss(TypedSection, ABC):
         """True where responses to a prompt with one reward have no gradient as long as π is μ and the reference."""
         return False
 
+    def has_weight(self, reward: float) -> bool:
+        """False where a response with this R = R0 − c has no gradient."""
+        return reward != 0
+
     @property
     def drops_tokens(self) -> bool:
         """True where tokens or responses may be left out; the metric `masked` or `kept` then has their share."""

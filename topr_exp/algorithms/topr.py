@@ -94,6 +94,10 @@ class Tapered(Loss):
     def needs_unequal_rewards(self) -> bool:
         return self.advantage != "reward"
 
+    def has_weight(self, reward: float) -> bool:
+        limit = self.b_pos if reward > 0 else self.b_neg
+        return reward != 0 and limit > 0
+
     @property
     def limits_by_reward_sign(self) -> bool:
         return self.b_neg > 0 and self.advantage == "reward"

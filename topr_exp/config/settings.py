@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from topr_exp.algorithms.base import Advantage, Loss
-from topr_exp.algorithms.topr import Tapered
 from topr_exp.config import groups
 from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
@@ -280,15 +279,7 @@ def weight_rules(config: Config) -> Iterator[Rule]:
         if config.baseline is not None:
             key = "baseline"
             allowed = "other than the reward of all completions that are trained on, whose weight it would make 0"
-        yield key, any(has_weight(algo, weight) for weight in weights), allowed
-
-
-def has_weight(algo: Loss, reward: float) -> bool:
-    """True unless a loss gives no gradient to a completion with this R = R0 − c."""
-    if isinstance(algo, Tapered):
-        limit = algo.b_pos if reward > 0 else algo.b_neg
-        return reward != 0 and limit > 0
-    return reward != 0
+        yield key, any(map(algo.has_weight, weights)), allowed
 
 
 def import_rules(config: Config) -> Iterator[Rule]:
