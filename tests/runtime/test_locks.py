@@ -112,6 +112,34 @@ def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(claim, lock_f
         assert isinstance(locks.acquire(claim), Owner)
 
 
+@pytest.mark.parametrize(
+    "module, name, calls_before",
+    [(fcntl, "flock", 0), (os, "fstat", 2), (os, "pread", 0)],  # two of fstat belong to the opening of the file
+    ids=["flock", "fstat", "pread"],
+)
+def test_a_lock_whose_file_another_host_removes_is_taken_anew(module, name, calls_before, claim, monkeypatch):
+    """On NFS the file that is open here is stale then, at whichever call comes next."""
+    function = getattr(module, name)
+    is_held = name == "pread"  # which reads who has it
+    calls = []
+
+    def go_stale(descriptor, *arguments):
+        calls.append(descriptor)
+        if len(calls) == calls_before + 1:
+            claim.unlink()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return function(descriptor, *arguments)
+
+    if is_held:
+        take(claim)
+    monkeypatch.setattr(module, name, go_stale)
+
+    if is_held:
+        assert locks.acquire(claim) == Owner("", 0)
+    with take(claim):
+        assert locks.living_owner(claim) == HERE
+
+
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_another_users_lock(is_readable, ordinary_user):
     """While it is held it is seen; when its holder was killed, who may write in the folder takes it."""

@@ -23,7 +23,7 @@ SUFFIX = ".claim"
 PROC = Path("/proc")
 RETRY_SECONDS = 0.001
 NOT_A_LOCK = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EMLINK)  # of `open_own_file`: a link, a FIFO
-REMOVED = (errno.ENOENT, errno.ESTALE)  # the second on another host
+REMOVED = (errno.ENOENT, errno.ESTALE)  # the second on NFS, by another host: also of a file that is open here
 LOCKS_REFUSED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _held_descriptors: set[int] = set()  # of the locks of this process
@@ -187,12 +187,17 @@ def _lock_file(path: Path, descriptor: int, operation: int) -> FileLock | None:
 
 
 def _try_flock(descriptor: int, operation: int) -> bool:
-    """Lock an open file; False if another process has it. A file system that refuses locks is warned of once."""
+    """Lock an open file; False if another process has it. A file system that refuses locks is warned of once.
+
+    True for a file that was removed, too: nobody has it, and `_is_at` tells.
+    """
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
+        if error.errno in REMOVED:
+            return True
         if error.errno not in LOCKS_REFUSED:
             raise
         device = os.fstat(descriptor).st_dev
@@ -205,13 +210,23 @@ def _try_flock(descriptor: int, operation: int) -> bool:
 
 def _is_at(path: Path, descriptor: int) -> bool:
     """True if `path` is still the name of an open file."""
-    with suppress(FileNotFoundError):
+    try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    return False
+    except OSError as error:
+        if error.errno in REMOVED:
+            return False
+        raise
 
 
 def _read_owner(descriptor: int) -> Owner:
-    host, _, pid = os.pread(descriptor, 300, 0).decode(errors="replace").rpartition(":")
+    """Read who holds an open lock; UNKNOWN_OWNER if its file does not say, or was removed."""
+    try:
+        content = os.pread(descriptor, 300, 0)
+    except OSError as error:
+        if error.errno in REMOVED:
+            return UNKNOWN_OWNER
+        raise
+    host, _, pid = content.decode(errors="replace").rpartition(":")
     if not pid.isdecimal():
         return UNKNOWN_OWNER
     return Owner(host, int(pid))
