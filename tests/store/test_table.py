@@ -1,6 +1,7 @@
 """Tables: whole shards only, each made once, the same bytes whoever made them."""
 
 import io
+import itertools
 import os
 import signal
 import socket
@@ -194,6 +195,28 @@ def test_the_message_while_another_works(tmp_path):
 
     maker = f"{socket.gethostname()}:{os.getpid()}"
     assert terminal.getvalue() == f"waiting for {maker}, which makes shard 0 of 12 of {table.name}\n"
+
+
+def test_the_longer_a_process_waits_the_less_it_asks_the_file_server(tmp_path, clock):
+    """Until what it waits for is made, which it then notices within a tenth of the wait."""
+    table = open_table(tmp_path)
+    table.folder.mkdir(parents=True)
+    lock = locks.acquire(table.folder / "shard-00000.claim")
+    times = []
+
+    def look_again():
+        times.append(clock.now)
+        if clock.now > times[0] + 1000:
+            lock.__exit__(None, None, None)
+
+    clock.asleep = look_again
+
+    assert table.fill(shard) == 40 * SHARDS
+
+    pauses = [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)]
+    assert max(pauses[:5]) < 0.2
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 5
 
 
 # ---- list columns

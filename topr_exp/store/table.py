@@ -49,7 +49,9 @@ ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does n
 # In the name of an imported table's rows, where they are a selection (imported.encoding).
 SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
-PAUSE_SECONDS = 0.1  # between two attempts at another process's lock
+PAUSE_SECONDS = 0.1  # between two attempts at another process's lock, at first
+MAX_PAUSE_SECONDS = 5.0
+PAUSE_SHARE = 0.1  # of the time waited so far: hundreds of waiting processes must not keep a file server busy
 
 
 class VerifiedShard(NamedTuple):
@@ -241,6 +243,7 @@ class Table:
         pending = list(range(self.shards))
         amount_made = 0
         last_message = ""
+        waiting_since: float | None = None
         with self._stop.leaving_together():
             self._write_key()
             while pending:
@@ -257,7 +260,10 @@ class Table:
                         show_message = say if progress is None else note_line
                         show_message(message)
                         last_message = message
-                    time.sleep(PAUSE_SECONDS)
+                    waiting_since = waiting_since or time.monotonic()
+                    time.sleep(pause_after(time.monotonic() - waiting_since))
+                else:
+                    waiting_since = None
                 pending = list(owners)
             self._tidy()
         return amount_made
@@ -362,6 +368,11 @@ class Table:
                     if isinstance(lock, locks.Lock):
                         with lock:  # leaving it deletes its file
                             continue
+
+
+def pause_after(seconds_waited: float) -> float:
+    """Return the seconds until the next look at other processes' shards."""
+    return min(max(PAUSE_SECONDS, PAUSE_SHARE * seconds_waited), MAX_PAUSE_SECONDS)
 
 
 # ---- derived tables
