@@ -99,6 +99,30 @@ def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
     assert " --kill-on-bad-exit=1 " in text
 
 
+OF_JOB = """
+SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=6 SLURM_MEM_PER_CPU=4000 SLURM_CPU_BIND=quiet SRUN_CPUS_PER_TASK=1 SUBMITIT_FOLDER=x
+WANDB_SERVICE=x
+"""
+OF_USER = "SLURM_CONF=slurm.conf SBATCH_ACCOUNT=us WANDB_PROJECT=ours"
+
+
+def test_a_job_inherits_nothing_of_the_job_that_submits_it(programs, tmp_path, variables):
+    """As srun's memory per CPU, which excludes the memory per node that the new job asks for."""
+    words = [*OF_JOB.split(), *OF_USER.split()]
+    variables.update(word.split("=") for word in words)
+    before = dict(variables)
+    programs.write("sbatch", f"env >{tmp_path}/inherited; echo Submitted batch job 8")
+
+    def inherited():
+        SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster())
+        return [word for word in words if word in (tmp_path / "inherited").read_text().splitlines()]
+
+    assert inherited() == OF_USER.split()
+    assert dict(variables) == before
+    del variables["SLURM_JOB_ID"]
+    assert "SLURM_CPU_BIND=quiet" in inherited(), "outside a job it is the user's"
+
+
 def test_a_preview_has_the_settings_and_the_arrays(programs):
     settings = cluster("cluster.threads=4", "cluster.additional_parameters={partition: gpu}")
     words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={'partition': 'gpu'}"

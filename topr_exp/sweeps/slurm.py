@@ -12,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +35,11 @@ from topr_exp.types import ConfigError, TOPRError
 ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
+# Variables of a job in which the launcher runs; srun would take them for options of the new job's, and Submitit for its
+# place in an array. (submitit.helpers.clean_env also hides Slurm's configuration and the user's own SBATCH_*.)
+JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
+CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SUBMITIT_PREEMPT_SIGNAL")  # not of a job
+WANDB_CLIENT = "WANDB_SERVICE"  # names a socket of this machine
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
 
 
@@ -176,11 +181,25 @@ def submit_array(
     parameters = {"name": name, "slurm_array_parallelism": array.parallel_runs}
     if predecessor_id is not None:
         parameters["slurm_dependency"] = f"afterany:{predecessor_id}"
-    with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
+    # sbatch's words come with the exception.
+    with contextlib.redirect_stderr(io.StringIO()), without_variables_of_this_job():
         executor = make_executor(folder, cluster, parameters)
         jobs = executor.map_array(Task(), [run.folder.resolve() for run in runs])
     array_id, _, _ = jobs[0].job_id.partition("_")
     return str(array_id)
+
+
+@contextlib.contextmanager
+def without_variables_of_this_job() -> Iterator[None]:
+    """Hide from new jobs, which inherit the environment, what describes this process's own job and machine."""
+    names = {WANDB_CLIENT}
+    if "SLURM_JOB_ID" in os.environ:  # elsewhere the user set them, for srun
+        names |= {name for name in os.environ if name.startswith(JOB_PREFIXES)}
+    hidden_variables = {name: os.environ.pop(name) for name in names - {*CLIENT_VARIABLES} if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden_variables)
 
 
 def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, Any]) -> Any:
