@@ -1,6 +1,8 @@
 """What a power cut may lose: whatever is renamed has its content, and the folder its entry, on the disk at once."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,6 +103,23 @@ def test_a_rename_is_durable_and_each_fsync_is_needed_for_that(kind, tmp_path, d
     for flush in flushes:
         other_events = [event for event in disk.events if event != flush]
         assert lost_by_a_power_cut(other_events), flush.path
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_file_system_that_cannot_flush_folders_is_worked_on(kind, tmp_path, monkeypatch):
+    """As on a share of Windows; of a file the error counts."""
+    refused = [stat.S_ISDIR]
+
+    def flush(descriptor):
+        if any(refuses(os.fstat(descriptor).st_mode) for refuses in refused):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    WRITERS[kind](tmp_path / "made")
+
+    refused.append(stat.S_ISREG)
+    with pytest.raises(OSError, match="Invalid argument"):
+        write_bytes(tmp_path / "file", b"bytes")
 
 
 def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path, disk):

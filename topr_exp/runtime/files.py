@@ -236,10 +236,14 @@ def temporary_path(path: Path) -> Path:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the renames in a folder, to the disk."""
+    """Flush a file, or the renames in a folder, to the disk; not of a folder whose file system has no call for it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        if not (is_folder and error.errno == errno.EINVAL):  # as on shares of Windows, AFS and 9p
+            raise
     finally:
         os.close(descriptor)
 
