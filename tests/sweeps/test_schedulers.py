@@ -187,6 +187,20 @@ def test_states_are_what_squeue_answers(programs, tmp_path):
     }
 
 
+def test_jobs_of_another_cluster_are_looked_up_and_cancelled_there(programs, tmp_path):
+    elsewhere = bare_run(tmp_path / "1", job="17_0")
+    elsewhere.settings = {"cluster": {"additional_parameters": {"clusters": "far"}}}
+    here = bare_run(tmp_path / "2", job="18_0")
+    programs.write("squeue", 'case "$*" in *--clusters=far*) echo "CLUSTER: far"; echo "17_0|5_0|PENDING|None" ;; esac')
+
+    jobs = SlurmScheduler().states([elsewhere, here])
+
+    assert jobs == JobStates({"17_0": JobState("5_0", "queued")})
+    statuses = [read_status(elsewhere, jobs), RunStatus(here, RunState.QUEUED, job_id="6")]
+    assert SlurmScheduler().cancel(statuses, None) == []
+    assert programs.calls() == ["scancel --clusters=far 5_0", "scancel 6"]
+
+
 @pytest.mark.parametrize(
     "squeue, reason",
     [

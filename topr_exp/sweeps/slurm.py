@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,6 +27,7 @@ from topr_exp.schema import show
 from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
 from topr_exp.sweeps.jobs import NO_JOBS, JobPhase, JobState, JobStates
+from topr_exp.sweeps.named_code import HARMLESS_VALUE, value_of
 from topr_exp.sweeps.processes import redirect, run_processes
 from topr_exp.sweeps.requeue import requeue_stopped_run
 from topr_exp.sweeps.run_status import RunStatus
@@ -40,6 +42,7 @@ DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
 CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SUBMITIT_PREEMPT_SIGNAL")  # not of a job
 WANDB_CLIENT = "WANDB_SERVICE"  # names a socket of this machine
+JOB_COLUMNS = 4  # of squeue's lines
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
 
 
@@ -111,22 +114,32 @@ class SlurmScheduler:
         say(f"follow it: python -m topr_exp.sweeps status {folder}")
 
     def states(self, runs: Sequence[Run]) -> JobStates:
-        array_names = {run.job.rpartition("_")[0] for run in runs if run.job}
+        array_names: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        for run in runs:
+            if run.job:
+                array_names[clusters_option(run)].add(run.job.rpartition("_")[0])
         if not array_names:
             return NO_JOBS
-        answer = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(array_names)), "-o", "%j_%K|%i|%T|%r")
-        if answer.problem:
-            return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
         jobs = {}
-        for name_and_index, job_id, state, reason in answer.rows:
-            job = name_and_index.replace("_N/A", "_0")  # a job alone is no array, and has no index
-            jobs[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
+        for option, names in array_names.items():
+            answer = run_slurm("squeue", *option, "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
+            if answer.problem:
+                return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
+            for row in answer.rows:
+                if len(row) != JOB_COLUMNS:  # a heading: CLUSTER: NAME
+                    continue
+                name_and_index, job_id, state, reason = row
+                job = name_and_index.replace("_N/A", "_0")  # a job alone is no array, and has no index
+                jobs[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
         return JobStates(jobs)
 
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
-        job_ids = [status.job_id for status in statuses if status.job_id]
-        if job_ids:
-            answer = run_slurm("scancel", *job_ids)
+        job_ids: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for status in statuses:
+            if status.job_id:
+                job_ids[clusters_option(status.run)].append(status.job_id)
+        for option, ids in job_ids.items():
+            answer = run_slurm("scancel", *option, *ids)
             if answer.problem:
                 raise TOPRError(f"scancel: {answer.problem}")
         return []
@@ -142,6 +155,15 @@ class SlurmScheduler:
 
     def requeue(self, run: Run) -> str:
         return run_slurm("scontrol", "requeue", os.environ["SLURM_JOB_ID"]).problem
+
+
+def clusters_option(run: Run) -> tuple[str, ...]:
+    """Return the option that names the clusters to which a run's job was submitted; () for that of this machine."""
+    clusters = value_of(run.settings, "cluster.additional_parameters.clusters")
+    is_name = isinstance(clusters, str) and HARMLESS_VALUE.fullmatch(clusters)  # the settings may be a stranger's
+    if not is_name or distributed.JOB_ID in os.environ:  # a job is on the cluster of its machine
+        return ()
+    return (f"--clusters={clusters}",)
 
 
 # ---- submission
