@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import types
 from multiprocessing import forkserver
@@ -11,7 +12,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from tests.conftest import each_row
+from tests.conftest import ROOT, each_row
 from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted, StopFlag
@@ -97,6 +98,25 @@ def test_processes_take_turns_in_the_slots():
     assert slots[:2] == [0, 1]
     assert set(slots) == {0, 1}
     assert len(slots) == 5
+
+
+def test_a_tmpdir_without_room_for_the_names_of_sockets_is_named(tmp_path):
+    """As of jobs on a cluster, below the folders of project and user; no memory is short."""
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    program = "from topr_exp.sweeps.processes import Child; Child('it', None, print)"
+
+    outcome = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+
+    assert outcome.stderr.splitlines()[-1].endswith(
+        f"TMPDIR={folder}: too long for the names of sockets; set a shorter one"
+    )
 
 
 def test_a_server_of_forks_that_is_killed_as_a_process_starts_ends_no_other(monkeypatch):

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -34,6 +35,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 PRELOAD = ["topr_exp.sweeps.preload"]
 START_ATTEMPTS = 3  # of a process
+LONG_SOCKET_PATH = "AF_UNIX path too long"  # in Python's error, which has no number
 POLL_SECONDS = 0.2  # between looks at the stop flag
 GRACE_SECONDS = 5.0  # for the other processes of a run to end by themselves once one of them failed
 
@@ -57,7 +59,7 @@ class Child:
         """Start the process, by a new server if the one that forks it was killed just now."""
         for attempts_left in reversed(range(START_ATTEMPTS)):
             try:
-                with hidden_main_module():
+                with hidden_main_module(), refused_long_tmpdir():
                     self.process.start()
                 return
             except (EOFError, OSError) as error:
@@ -91,6 +93,19 @@ def hidden_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main_module
+
+
+@contextlib.contextmanager
+def refused_long_tmpdir() -> Iterator[None]:
+    """Turn the error of a TMPDIR in which no socket can have a name (107 bytes in all) into a ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        if LONG_SOCKET_PATH not in str(error):
+            raise
+        raise ConfigError(
+            f"TMPDIR={tempfile.gettempdir()}: too long for the names of sockets; set a shorter one"
+        ) from None
 
 
 def _run(
@@ -259,7 +274,8 @@ def run_ranks(config: Config, log: Path | None, stop: StopFlag, variables: dict[
 def rendezvous() -> Iterator[dict[str, str]]:
     """Keep torch's store in this process, as torchrun does, so that its port stays; yields variables that name it."""
     forkserver.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()  # it imports torch at the same time
+    with refused_long_tmpdir():
+        forkserver.ensure_running()  # it imports torch at the same time
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
