@@ -3,6 +3,8 @@
 import os
 import socket
 
+import pytest
+
 from tests.conftest import become_ordinary, each_row, refused, write_file, write_lines
 from tests.run_folders import write_json
 from tests.sweeps.fake_scheduler import bare_run
@@ -11,6 +13,8 @@ from topr_exp.runtime import locks
 from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.run_status import describe_time_left, read_pass_at_1, read_status
 from topr_exp.sweeps.status_table import count_states, status_table
+
+HERE = socket.gethostname()
 
 # The status in state.json | the first line of error.txt | phase and reason of its job | state and reason
 STATES = """
@@ -85,8 +89,30 @@ def test_the_owner_on_a_lost_node_is_waited_for(tmp_path, clock, capsys):
         assert "waiting for process node7:9" in capsys.readouterr().err
         (tmp_path / run_lock.CLAIM).write_text("node7:9")
         clock.asleep = lambda: None  # it does not
-        with refused("is being run by process node7:9"):
+        remedy = f"if that machine is lost, remove {tmp_path / run_lock.CLAIM}"
+        with refused(f"is being run by process node7:9; wait for it, or stop it and start again; {remedy}"):
             run_lock.lock_run_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "job, host, queue, text",
+    [
+        ("11_0", "node7", {}, "its job is over: if its node is lost, remove run.claim (of node7:9)"),
+        ("11_0", "node7", {"array_0": JobState("11_0", "running")}, ""),
+        (None, "node7", {}, ""),
+        ("11_0", HERE, {}, ""),
+    ],
+    ids=["lost", "in its job", "without a job", "here"],
+)
+def test_a_claim_that_a_file_server_keeps_for_a_lost_node_is_told(job, host, queue, text, tmp_path):
+    """NFS 3 does so until the node is back: the run counts as running, and is started by nobody."""
+    write_json(tmp_path / "state.json", {"status": "running", "attempt": {"job": job}})
+    with run_lock.lock_run_folder(tmp_path):
+        (tmp_path / run_lock.CLAIM).write_text(f"{host}:9")
+
+        status = read_status(bare_run(tmp_path, job="array_0"), JobStates(queue))
+
+    assert (status.state, status.error) == ("running", text)
 
 
 def test_a_run_that_may_not_be_read_is_named(ordinary_user):

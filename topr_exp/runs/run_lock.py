@@ -28,9 +28,11 @@ def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") ->
                 return lock_or_owner
             owner = lock_or_owner
             if owner.is_on_this_host() or time.monotonic() > deadline:
-                raise TOPRError(
-                    f"{folder} is being {participle} by process {owner}; wait for it, or stop it and start again"
-                )
+                remedy = "wait for it, or stop it and start again"
+                if not owner.is_on_this_host():
+                    # NFS 3 keeps it until that machine is back. What its process still writes is refused.
+                    remedy += f"; if that machine is lost, remove {folder / name}"
+                raise TOPRError(f"{folder} is being {participle} by process {owner}; {remedy}")
             if not has_warned:
                 warn(f"waiting for process {owner}, which has {folder}")
                 has_warned = True

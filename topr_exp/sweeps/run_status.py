@@ -87,8 +87,9 @@ def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobS
     """
     if (run.folder / MARK).exists():
         return RunState.DONE, ""
-    if is_running(run.folder):
-        return RunState.RUNNING, ""
+    owner = find_owner(run.folder)
+    if owner is not None:
+        return RunState.RUNNING, describe_left_claim(run, owner, stored_state, jobs)
     job = (jobs or NO_JOBS).by_job.get(run.job or "")
     if job is not None:
         state = RunState.QUEUED if job.phase == "queued" else RunState.RUNNING
@@ -116,11 +117,21 @@ def missing_status(run: Run) -> RunStatus:
     return RunStatus(run, RunState.REMOVED, "its folder is gone; the same launch makes it again")
 
 
-def is_running(folder: Path) -> bool:
-    """True while a process holds the run's claim."""
+def find_owner(folder: Path) -> locks.Owner | None:
+    """Find the process that holds the run's claim; None for no process."""
     claim = folder / run_lock.CLAIM
     with disk_errors(f"read {claim}"):
-        return locks.living_owner(claim) is not None
+        return locks.living_owner(claim)
+
+
+def describe_left_claim(run: Run, owner: locks.Owner, stored_state: Mapping[str, Any], jobs: JobStates | None) -> str:
+    """Say what to do about a claim that a file server may keep for a lost machine (NFS 3 does); "" for others."""
+    began_in_job = stored_state.get("attempt", {}).get("job") is not None
+    job_is_over = jobs is not None and not jobs.problem and run.job not in jobs.by_job
+    if began_in_job and job_is_over and not owner.is_on_this_host():
+        # What to do comes first: a table shows the beginning.
+        return f"its job is over: if its node is lost, remove {run_lock.CLAIM} (of {owner})"
+    return ""
 
 
 def describe_time_left(progress: Mapping[str, Any]) -> str:
