@@ -123,6 +123,16 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(programs, tmp_path, v
     assert "SLURM_CPU_BIND=quiet" in inherited(), "outside a job it is the user's"
 
 
+def test_a_setting_counts_more_than_a_variable_of_sbatchs(programs, tmp_path, variables):
+    """sbatch prefers its variables to the script in which the settings are."""
+    variables |= {"SBATCH_PARTITION": "cpu", "SBATCH_TIMELIMIT": "9", "SBATCH_JOB_NAME": "mine", "SBATCH_ACCOUNT": "us"}
+    programs.write("sbatch", f"env | grep ^SBATCH_ >{tmp_path}/inherited; echo Submitted batch job 8")
+
+    SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster("cluster.additional_parameters={partition: gpu}"))
+
+    assert (tmp_path / "inherited").read_text() == "SBATCH_ACCOUNT=us\n"
+
+
 def test_a_preview_has_the_settings_and_the_arrays(programs):
     settings = cluster("cluster.threads=4", "cluster.additional_parameters={partition: gpu}")
     words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={'partition': 'gpu'}"

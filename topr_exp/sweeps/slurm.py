@@ -42,6 +42,11 @@ DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
 CLIENT_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SUBMITIT_PREEMPT_SIGNAL")  # not of a job
 WANDB_CLIENT = "WANDB_SERVICE"  # names a socket of this machine
+# Variables that sbatch prefers to its script, for what each script sets; beside them those of the cluster's settings.
+SCRIPT_VARIABLES = (
+    "SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", "SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_SIGNAL",
+    "SBATCH_TIMELIMIT",
+)  # fmt: skip
 JOB_COLUMNS = 4  # of squeue's lines
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
 
@@ -204,7 +209,7 @@ def submit_array(
     if predecessor_id is not None:
         parameters["slurm_dependency"] = f"afterany:{predecessor_id}"
     # sbatch's words come with the exception.
-    with contextlib.redirect_stderr(io.StringIO()), without_variables_of_this_job():
+    with contextlib.redirect_stderr(io.StringIO()), without_variables_of_others(cluster):
         executor = make_executor(folder, cluster, parameters)
         jobs = executor.map_array(Task(), [run.folder.resolve() for run in runs])
     array_id, _, _ = jobs[0].job_id.partition("_")
@@ -212,9 +217,14 @@ def submit_array(
 
 
 @contextlib.contextmanager
-def without_variables_of_this_job() -> Iterator[None]:
-    """Hide from new jobs, which inherit the environment, what describes this process's own job and machine."""
-    names = {WANDB_CLIENT}
+def without_variables_of_others(cluster: SlurmCluster) -> Iterator[None]:
+    """Hide the variables that describe this process's own job and machine, which new jobs would inherit.
+
+    And those by which sbatch would leave settings of the cluster unread.
+    """
+    names = {WANDB_CLIENT, *SCRIPT_VARIABLES}
+    for option in cluster.additional_parameters or {}:
+        names.add(f"SBATCH_{option.upper().replace('-', '_')}")
     if "SLURM_JOB_ID" in os.environ:  # elsewhere the user set them, for srun
         names |= {name for name in os.environ if name.startswith(JOB_PREFIXES)}
     hidden_variables = {name: os.environ.pop(name) for name in names - {*CLIENT_VARIABLES} if name in os.environ}
