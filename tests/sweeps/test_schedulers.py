@@ -175,6 +175,12 @@ def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs)
     assert max_array_size() == size
 
 
+def test_where_users_may_not_run_scontrol_arrays_have_slurms_default_size(programs):
+    (programs.folder / "scontrol").chmod(0o644)
+
+    assert max_array_size() == 1001
+
+
 # ---- Slurm's queue
 
 

@@ -62,9 +62,11 @@ class Answer:
 def run_slurm(*command: str) -> Answer:
     """Run one of Slurm's commands; never raises."""
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     except FileNotFoundError:
         return Answer([], f"{command[0]} is not on PATH")
+    except OSError as error:  # a site may keep scontrol to its administrators
+        return Answer([], f"{command[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Answer([], f"no answer within {ANSWER_SECONDS:g} s")
     if process.returncode:
