@@ -13,6 +13,7 @@ from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, refuse_damaged_model
 from topr_exp.runtime import distributed
+from topr_exp.runtime.machine import refuse_missing_gpu
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.sampling.generation import open_sampler
@@ -70,6 +71,8 @@ def open_session(config: Config) -> Iterator[Session | RunFolder]:
         if folder.done:
             yield folder
             return
+        if config.cluster.expects_gpu:
+            refuse_missing_gpu()
         keep_threads(folder, config)
         opening = open_sampler(
             config.sampler,

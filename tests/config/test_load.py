@@ -14,8 +14,6 @@ from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.runs.plan import recompose
-from topr_exp.runtime import machine
 from topr_exp.schema import show
 from topr_exp.types import ConfigError
 
@@ -216,12 +214,3 @@ def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
     assert commands
     for command in commands:
         assert "cluster=slurm_8b" in command or "cluster.gpus_per_node=" in command
-
-
-def test_a_job_for_an_8b_model_refuses_a_node_without_a_gpu(monkeypatch, tmp_path):
-    """Where the GPU has failed, say: device=auto would train on the CPUs until the time limits are used up."""
-    monkeypatch.setattr(machine, "DRIVER", tmp_path / "missing")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-
-    with refused("cluster.device=cuda: torch sees no GPU here", ConfigError):
-        machine.check_device(recompose(["cluster=slurm_8b"], []).device)

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import socket
 import sys
 from unittest.mock import Mock
 
@@ -329,3 +330,26 @@ def test_a_number_of_threads_that_no_machine_has_is_told_and_not_taken(count, tm
 
     assert threads_of(config) == threads
     assert f"environment.json is damaged: a run of {count} threads" in capsys.readouterr().err
+
+
+# ---- GPUs of a job
+
+
+GPUS = """
+null | auto | none
+1 | cpu | none
+1 | auto | cluster.gpus_per_node asks for a GPU, but torch sees none on {}; exclude this node
+"""
+
+
+@each_row("gpus device refusal", GPUS)
+def test_a_job_computes_on_no_cpu_in_place_of_a_gpu_that_failed(gpus, device, refusal, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = ("cluster=slurm", f"cluster.gpus_per_node={gpus}", f"cluster.device={device}")
+    config = small_config(tmp_path, *settings)
+
+    if refusal == "none":
+        with open_session(config):
+            return
+    with refused(refusal.format(socket.gethostname())), open_session(config):
+        pass

@@ -214,8 +214,8 @@ def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
 
 def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
-    words = [LONG, *slow(tmp_path / "brake")]
-    sweep, _, folder = submit(tmp_path, *words, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
+    words = [LONG, *slow(tmp_path / "brake"), "cluster.device=cpu", "cluster.parallel=fsdp"]
+    sweep, _, folder = submit(tmp_path, *words, "cluster.gpus_per_node=2")
     reach(folder, 2)
     leader = read_json(folder / "state.json")["attempt"]["pid"]
     tasks = list(map(int, ask("pgrep", "-f", "submitit.core._submit").split()))

@@ -278,3 +278,8 @@ class ClusterConfig(Section, ABC):
     @abstractmethod
     def world_size(self) -> int:
         """Number of processes of a run."""
+
+    @property
+    def expects_gpu(self) -> bool:
+        """True where `device=auto` stands for GPUs that a scheduler was asked for."""
+        return False

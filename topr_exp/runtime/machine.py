@@ -5,10 +5,11 @@ import ctypes
 import os
 import re
 import shutil
+import socket
 from pathlib import Path
 
 from topr_exp.config.sampler_choice import DRIVER
-from topr_exp.types import ConfigError
+from topr_exp.types import ConfigError, TOPRError
 
 CPU_INFO = Path("/proc/cpuinfo")
 CPU_FLAG_ROWS = ("flags", "Features")  # on x86, on Arm
@@ -85,6 +86,18 @@ def check_device(device: str) -> str | None:
     if reason is not None:
         raise ConfigError(f"cluster.device={device}: {reason}")
     return None
+
+
+def refuse_missing_gpu() -> None:
+    """Raise TOPRError on a node whose GPU has failed: a job that asked for one would compute on the CPUs for days."""
+    import torch
+
+    if not torch.cuda.is_available():
+        node = socket.gethostname()
+        raise TOPRError(
+            f"cluster.gpus_per_node asks for a GPU, but torch sees none on {node}; exclude this node by "
+            f"'cluster.additional_parameters={{exclude: {node}}}', or set cluster.device=cpu"
+        )
 
 
 def driver_version() -> int | None:

@@ -44,6 +44,10 @@ class SlurmCluster(ClusterConfig):
         return self.nodes * (self.gpus_per_node or 1)
 
     @property
+    def expects_gpu(self) -> bool:
+        return self.device == "auto" and self.gpus_per_node is not None
+
+    @property
     def signal_delay_s(self) -> int:
         """Seconds before the time limit at which a job gets its stop signal."""
         return min(SIGNAL_DELAY_S, 60 * self.timeout_min // 4)
