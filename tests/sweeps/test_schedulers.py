@@ -1,5 +1,7 @@
 """Schedulers: what each does for a sweep, the fake one of the tests among them, and Slurm's commands in particular."""
 
+import re
+
 import pytest
 
 from tests.conftest import each_row, refused, values_of
@@ -150,6 +152,20 @@ def test_a_refusal_says_what_is_submitted(programs, tmp_path):
         SlurmScheduler().submit(runs, cluster())
 
     assert all(values_of(runs, "job")), "a job may be there whose answer was lost"
+
+
+def test_a_limit_of_jobs_is_told_with_the_way_around_it(programs, tmp_path):
+    programs.write("sbatch", "echo 'sbatch: error: Job violates QOS policy (job submit limit)' >&2; exit 1")
+
+    with refused("submit limit.; launch a part of the sweep at a time, under the same name", ConfigError):
+        SlurmScheduler().submit(bare_runs(tmp_path, 5), cluster())
+
+
+def test_a_job_that_is_not_to_be_requeued_asks_for_nothing_else(programs, tmp_path):
+    SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster("cluster.additional_parameters={no-requeue: true}"))
+
+    (script,) = (programs.folder / "submitted").iterdir()
+    assert re.findall("^#SBATCH --.*requeue", script.read_text(), re.MULTILINE) == ["#SBATCH --no-requeue"]
 
 
 def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_path, variables):

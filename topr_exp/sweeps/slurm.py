@@ -35,8 +35,10 @@ from topr_exp.sweeps.sweep import SCRIPTS, Run, read_run
 from topr_exp.types import ConfigError, TOPRError
 
 ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
+CANCEL_SECONDS = 60.0  # of thousands of jobs
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
+SUBMIT_LIMIT = "job submit limit"  # in Slurm's error where a user may not have so many jobs
 # Variables of a job in which the launcher runs; srun would take them for options of the new job's, and Submitit for its
 # place in an array. (submitit.helpers.clean_env also hides Slurm's configuration and the user's own SBATCH_*.)
 JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
@@ -59,16 +61,16 @@ class Answer:
     problem: str = ""  # in one line; then there are no rows
 
 
-def run_slurm(*command: str) -> Answer:
-    """Run one of Slurm's commands; never raises."""
+def run_slurm(*command: str, timeout: float = ANSWER_SECONDS) -> Answer:
+    """Run one of Slurm's commands; never raises. timeout: seconds."""
     try:
-        process = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
     except FileNotFoundError:
         return Answer([], f"{command[0]} is not on PATH")
     except OSError as error:  # a site may keep scontrol to its administrators
         return Answer([], f"{command[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return Answer([], f"no answer within {ANSWER_SECONDS:g} s")
+        return Answer([], f"no answer within {timeout:g} s")
     if process.returncode:
         error_lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         return Answer([], error_lines[-1])
@@ -146,7 +148,7 @@ class SlurmScheduler:
             if status.job_id:
                 job_ids[clusters_option(status.run)].append(status.job_id)
         for option, ids in job_ids.items():
-            answer = run_slurm("scancel", *option, *ids)
+            answer = run_slurm("scancel", *option, *ids, timeout=CANCEL_SECONDS)
             if answer.problem:
                 raise TOPRError(f"scancel: {answer.problem}")
         return []
@@ -251,6 +253,10 @@ def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, 
         "cpus_per_task": cluster.threads,
         "slurm_signal_delay_s": cluster.signal_delay_s,
     }
+    additional_parameters = cluster.additional_parameters or {}
+    if "no-requeue" not in additional_parameters:
+        # A cluster may be set up never to requeue a preempted job unless the job asks for it.
+        additional_parameters = {"requeue": True, **additional_parameters}
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
     executor.update_parameters(
         **{name: value for name, value in settings.items() if value is not None},
@@ -259,8 +265,7 @@ def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, 
         slurm_stderr_to_stdout=True,
         slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
         slurm_setup=setup or None,
-        # A cluster may be set up never to requeue a preempted job unless the job asks for it.
-        slurm_additional_parameters={"requeue": True, **(cluster.additional_parameters or {})},
+        slurm_additional_parameters=additional_parameters,
     )
     return executor
 
@@ -287,6 +292,8 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
     if partitions:
         partition = (cluster.additional_parameters or {}).get("partition")
         text += f" (partition={partition}; there are: {', '.join(sorted(partitions))})"
+    if SUBMIT_LIMIT in text:
+        text += "; launch a part of the sweep at a time, under the same name"
     return f"Slurm refuses the jobs: {text}"
 
 
