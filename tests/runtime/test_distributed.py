@@ -58,12 +58,23 @@ def test_a_process_without_a_gpu_to_itself_is_refused(machine):
         distributed.take_gpu(1)
 
 
-def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(machine):
-    closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234")
+# What gloo, torch's store and NCCL say.
+GONE = [
+    "[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234",
+    "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    "NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited or there was a network error, NCCL version 2.30.7",
+]
+
+
+@pytest.mark.parametrize("message", GONE)
+def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(message, machine):
+    closed = RuntimeError(message)
     own_error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert distributed.root_cause(closed) is closed  # of a run of one process it is an error like any other
 
     machine({"WORLD_SIZE": "4", "RANK": "2"})
 
-    assert str(distributed.root_cause(closed)) == "process 2 of 4 stopped because another one of the run ended"
+    gone = distributed.root_cause(closed)
+    assert str(gone) == "process 2 of 4 stopped because another one of the run ended"
+    assert gone.__cause__ is closed
     assert distributed.root_cause(own_error) is own_error

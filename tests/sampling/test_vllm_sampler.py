@@ -276,11 +276,12 @@ def test_an_engine_that_samples_from_another_model_is_refused(fake_sampler, poli
 
 NO_MEMORY = "ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than"
 NO_CACHE = "ValueError: No available memory for"
+GIVEN_BACK = "AssertionError: Error in memory profiling. Initial free memory 82.94 GiB, current free memory 90.17 GiB."
 
 
 @pytest.mark.parametrize(
     "message, runs, tries",
-    [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
+    [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), (GIVEN_BACK, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
 )
 def test_an_engine_without_memory_waits_for_the_other_runs(
     fake_sampler, gpu, policy, message, runs, tries, monkeypatch, capsys
@@ -297,3 +298,14 @@ def test_an_engine_without_memory_waits_for_the_other_runs(
 
     assert fake_sampler.fake.requests.count("start") == tries
     assert capsys.readouterr().err.count("it waits until they leave some") == int(tries > 1)
+
+
+def test_an_engine_also_waits_for_memory_that_was_taken_while_it_started(fake_sampler, gpu, policy, monkeypatch):
+    """A start takes a minute, in which another run may grow or leave."""
+    answers = iter([False, True, True])  # before and after a start, before the next
+    monkeypatch.setattr("topr_exp.sampling.vllm.others_hold_memory", lambda: next(answers))
+    monkeypatch.setattr("time.sleep", lambda seconds: fake_sampler.fake.refusals.clear())
+    gpu.share_among(2)
+    fake_sampler.fake.refusals = {"start": NO_MEMORY}
+
+    assert fake_sampler.requests_to_sample(policy) == ["start", "close", "start", CHECK, "generate"]

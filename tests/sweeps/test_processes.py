@@ -17,6 +17,7 @@ from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import local
+from topr_exp.sweeps.imports import import_pipeline
 from topr_exp.sweeps.processes import Child, share_threads, supervise
 from topr_exp.types import ConfigError, TOPRError
 
@@ -198,3 +199,12 @@ def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):
         counts.append(capsys.readouterr().out.count("0 of 1 run ended"))
 
     assert counts == [0, 0, 1, 0, 1, 0]
+
+
+def test_a_process_of_a_run_counts_gpus_without_taking_one_also_where_no_command_started_it(variables):
+    """Else every process of a run that `run_sweep` starts would compute on the first GPU."""
+    variables.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+
+    import_pipeline()
+
+    assert variables["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"

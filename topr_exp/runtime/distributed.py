@@ -22,7 +22,11 @@ RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
 # Set by a scheduler that starts every process of a run itself, as a job.
 JOB_ID = "TOPR_JOB_ID"
 CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # number of CPUs to which it may have bound this process
-PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
+# How gloo, torch's store and NCCL say that another process is gone.
+PEER_ERRORS = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection was likely closed"),
+    *("remote process has aborted", "remote process exited", "remote process exiting prematurely"),
+)
 
 _rank = 0
 _world_size = 1
@@ -95,7 +99,9 @@ def root_cause(error: BaseException) -> BaseException:
     message = str(error)
     if any(text in message for text in PEER_ERRORS):
         rank = os.environ["RANK"]
-        return PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
+        gone = PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
+        gone.__cause__ = error  # for error.txt: NCCL says the same where the network failed
+        return gone
     return error
 
 

@@ -27,8 +27,11 @@ from topr_exp.types import TOPRError
 
 RETRY_SECONDS = 15.0
 ENGINE_MINUTES = 120.0  # without an answer or a report of drawn tokens, after which an engine counts as hanging
-# How vLLM and torch say that a GPU's memory is taken.
-NO_MEMORY = ("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed")
+# How vLLM and torch say that a GPU's memory is taken, or was given back while vLLM measured it (in memory profiling).
+NO_MEMORY = (
+    *("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed"),
+    "Error in memory profiling",
+)
 MIN_ENGINE_LENGTH = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
 
 
@@ -141,14 +144,15 @@ class VLLM(Sampler):
         deadline = time.monotonic() + 60 * ENGINE_MINUTES
         is_waiting = False
         while True:
-            is_shared = distributed.runs_per_gpu() > 1 and others_hold_memory()
+            others_held_memory = others_hold_memory()
             try:
                 return self.start_engine(policy)
             except TOPRError as error:
+                self.close_engine()  # whose memory would count as the others'
+                is_shared = distributed.runs_per_gpu() > 1 and (others_held_memory or others_hold_memory())
                 lacks_memory = any(text in str(error) for text in NO_MEMORY)
                 if not (is_shared and lacks_memory) or time.monotonic() > deadline:
                     raise
-                self.close_engine()
             if not is_waiting:
                 warn("the GPU has no memory for an engine beside the other runs; it waits until they leave some")
             is_waiting = True
