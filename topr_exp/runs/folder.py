@@ -21,7 +21,7 @@ from topr_exp.runs.run_lock import lock_run_folder
 from topr_exp.runs.stage_timer import StageTimer
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
-from topr_exp.runtime.files import disk_errors, guard_writes, refuse_linked_folders, write_text
+from topr_exp.runtime.files import disk_errors, guard_writes, refuse_linked_folders, see_new_names, write_text
 from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.runtime.terminal import plural, warn
@@ -154,6 +154,7 @@ class RunFolder:
         """True on other processes than the main one, and where the error of a process is recorded already."""
         if not distributed.is_main_process():
             return True
+        see_new_names(self.path)
         with contextlib.suppress(OSError):
             return (self.path / attempt.ERROR).exists()
         return False

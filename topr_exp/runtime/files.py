@@ -161,6 +161,15 @@ def list_files(folder: Path, *patterns: str) -> list[Path]:
     return sorted(filter(matches, folder.iterdir()))
 
 
+def see_new_names(folder: Path) -> None:
+    """Have an NFS client forget which names a folder lacked: for up to a minute it would not look again.
+
+    Another machine may have made them meanwhile; the client asks the server where a folder is opened.
+    """
+    with suppress(OSError):
+        os.scandir(folder).close()
+
+
 def folder_size(folder: Path) -> int:
     """Return the bytes of all files in a folder and below."""
     total = 0

@@ -19,6 +19,7 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.models.out_of_memory import is_out_of_memory, memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed
+from topr_exp.runtime.files import see_new_names
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
@@ -105,6 +106,7 @@ class Trainer:
             if distributed.is_main_process():
                 save_policy(self.policy, folder)
         distributed.barrier()
+        see_new_names(folder.parent)
 
     def zero_grad(self) -> None:
         """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
