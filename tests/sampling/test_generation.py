@@ -58,6 +58,16 @@ def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, caps
     assert capsys.readouterr().err.count("15/15 completions") == 2
 
 
+def test_processes_that_get_no_shard_are_told_where_completions_are_sampled(tmp_path, capsys, monkeypatch):
+    for count in (3, 8):
+        monkeypatch.setattr("topr_exp.runtime.distributed.world_size", lambda count=count: count)
+        for _ in range(2):
+            sample(tmp_path / str(count))
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert line.endswith("5 of 8 processes have nothing to sample: sampler.prompts_per_shard=2 makes 3 shards")
+
+
 def test_every_shard_of_every_seed_has_randomness_of_its_own_and_always_the_same(tmp_path):
     """Prompts that are all alike are not answered alike."""
     alike = dataclasses.replace(QUESTIONS, prompts=PROMPTS[:1] * 5)

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
+from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, split_every
@@ -100,6 +102,8 @@ def sample_completions(
     progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
 
     def make_shard(shard: int) -> pa.Table:
+        if shard == 0:  # which one of the processes makes
+            warn_of_idle_processes(len(prompt_counts), shard_size)
         first_problem = shard * shard_size
         problem_slice = slice(first_problem, first_problem + shard_size)
         prompt_ids = [prompt.tolist() for prompt in prompts[problem_slice]]
@@ -117,6 +121,17 @@ def sample_completions(
     columns, bounds, source = table.snapshot()
     stored = StoredTables(table.name, bounds, source.parts(), tokens_sampled)
     return Completions(questions.problems, prompts, columns, stored)
+
+
+def warn_of_idle_processes(shard_count: int, shard_size: int) -> None:
+    """Warn where a run has more processes than shards to sample. shard_size: `sampler.prompts_per_shard`."""
+    process_count = distributed.world_size()
+    if shard_count < process_count:
+        warn(
+            f"{process_count - shard_count} of {process_count} processes have nothing to sample: "
+            f"sampler.prompts_per_shard={shard_size} makes {plural(shard_count, 'shard')}",
+            of_any_process=True,
+        )
 
 
 def sampling_key(

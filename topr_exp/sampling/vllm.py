@@ -142,16 +142,17 @@ class VLLM(Sampler):
     def start_beside_other_runs(self, policy: Policy) -> Engine:
         """Start an engine; while other runs on the GPU hold its memory, try again for ENGINE_MINUTES."""
         deadline = time.monotonic() + 60 * ENGINE_MINUTES
+        shares_gpu = distributed.runs_per_gpu() > 1
         is_waiting = False
         while True:
-            others_held_memory = others_hold_memory()
+            others_held_memory = shares_gpu and others_hold_memory()
             try:
                 return self.start_engine(policy)
             except TOPRError as error:
                 self.close_engine()  # whose memory would count as the others'
-                is_shared = distributed.runs_per_gpu() > 1 and (others_held_memory or others_hold_memory())
+                others_held_memory = others_held_memory or (shares_gpu and others_hold_memory())
                 lacks_memory = any(text in str(error) for text in NO_MEMORY)
-                if not (is_shared and lacks_memory) or time.monotonic() > deadline:
+                if not (others_held_memory and lacks_memory) or time.monotonic() > deadline:
                     raise
             if not is_waiting:
                 warn("the GPU has no memory for an engine beside the other runs; it waits until they leave some")

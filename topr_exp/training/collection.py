@@ -17,7 +17,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.generation import table_of_samples, token_count
+from topr_exp.sampling.generation import table_of_samples, token_count, warn_of_idle_processes
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler, Seed, TimeStage, split_every
 from topr_exp.store import Ragged
@@ -61,6 +61,8 @@ class Collector:
         """
         indices_by_shard = split_every(indices, self.sampler.config.prompts_per_shard)
         shard_count = len(indices_by_shard)
+        if round_number == first_shard == distributed.rank() == 0:
+            warn_of_idle_processes(shard_count, self.sampler.config.prompts_per_shard)
         table_by_shard = {}
         with self.policy_for_sampling() as policy:
             for shard in range(distributed.rank(), shard_count, distributed.world_size()):
