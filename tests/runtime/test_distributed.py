@@ -74,7 +74,7 @@ def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(messag
 
     machine({"WORLD_SIZE": "4", "RANK": "2"})
 
-    gone = distributed.root_cause(closed)
-    assert str(gone) == "process 2 of 4 stopped because another one of the run ended"
-    assert gone.__cause__ is closed
+    peer_error = distributed.root_cause(closed)
+    assert str(peer_error) == "process 2 of 4 stopped because another one of the run ended"
+    assert peer_error.__cause__ is closed
     assert distributed.root_cause(own_error) is own_error

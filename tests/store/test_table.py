@@ -213,7 +213,7 @@ def test_the_longer_a_process_waits_the_less_it_asks_the_file_server(tmp_path, c
 
     assert table.fill(shard) == 40 * SHARDS
 
-    pauses = [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)]
+    pauses = [round(end - start, 6) for start, end in itertools.pairwise(times)]
     assert max(pauses[:5]) < 0.2
     assert pauses == sorted(pauses)
     assert pauses[-1] == 5

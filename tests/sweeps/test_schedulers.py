@@ -112,7 +112,7 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(programs, tmp_path, v
     """As srun's memory per CPU, which excludes the memory per node that the new job asks for."""
     words = [*OF_JOB.split(), *OF_USER.split()]
     variables.update(word.split("=") for word in words)
-    before = dict(variables)
+    all_variables = dict(variables)
     programs.write("sbatch", f"env >{tmp_path}/inherited; echo Submitted batch job 8")
 
     def inherited():
@@ -120,7 +120,7 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(programs, tmp_path, v
         return [word for word in words if word in (tmp_path / "inherited").read_text().splitlines()]
 
     assert inherited() == OF_USER.split()
-    assert dict(variables) == before
+    assert dict(variables) == all_variables
     del variables["SLURM_JOB_ID"]
     assert "SLURM_CPU_BIND=quiet" in inherited(), "outside a job it is the user's"
 

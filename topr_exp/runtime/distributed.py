@@ -99,10 +99,17 @@ def root_cause(error: BaseException) -> BaseException:
     message = str(error)
     if any(text in message for text in PEER_ERRORS):
         rank = os.environ["RANK"]
-        gone = PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
-        gone.__cause__ = error  # for error.txt: NCCL says the same where the network failed
-        return gone
+        peer_error = PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
+        return with_cause(peer_error, error)  # in error.txt: NCCL says the same where the network failed
     return error
+
+
+def with_cause(error: BaseException, cause: BaseException) -> BaseException:
+    """Return an error as if it was raised from another one."""
+    try:
+        raise error from cause
+    except BaseException as raised_error:
+        return raised_error
 
 
 # ---- GPUs
