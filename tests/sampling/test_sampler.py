@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -18,6 +19,8 @@ from topr_exp.config.model import SamplerConfig
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.hf import Decoder, HFSampler, apply_top_k_top_p, normal_of
 from topr_exp.sampling.sampler import seed_of
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 
 EOS = 1
 PROMPTS = [[0, 3], [0, 4, 2]]
@@ -75,6 +78,31 @@ def test_a_model_of_several_parts_reads_text_by_its_text_part():
     model.config.text_config.final_logit_softcapping = 30.0
     with refused("changes its logits by final_logit_softcapping; not supported"):
         sampler.prepare(policy, 9)
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+
+
+def test_the_context_of_longrope_ends_where_a_longer_sequence_would_change_the_others():
+    model = make_model(11, model_type="phi3", rope_parameters=LONGROPE, original_max_position_embeddings=12)
+    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+    short = ([0, 3], [4, 2, 6])
+
+    def score_beside(length):
+        other = ([0, 4], [5] * (length - 2))
+        inputs = Inputs([tuple(map(np.array, pair)) for pair in (short, other)], torch.device("cpu"))
+        return score_tokens(model, inputs).logp[0, :3].detach()
+
+    alone = completion_logp(model, *short)
+    torch.testing.assert_close(score_beside(policy.context), alone, atol=1e-5, rtol=0)
+    assert not torch.allclose(score_beside(policy.context + 1), alone, atol=1e-3)
+
+    sampler = HFSampler(settings(max_new_tokens=policy.context - 2))
+    (group,) = sampler.sample(policy, [[0, 3]], 8, (1,), ())
+    assert max(len(sample.tokens) for sample in group) == policy.context - 2
+    for sample in group:
+        logp = completion_logp(model, [0, 3], sample.tokens)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), logp.detach(), atol=1e-5, rtol=0)
 
 
 def test_layers_with_other_states_than_keys_and_values_are_refused():

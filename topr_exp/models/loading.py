@@ -73,6 +73,21 @@ def text_config(model: Any) -> Any:
     return model.config.get_text_config()
 
 
+def context_of(model: Any) -> int:
+    """The largest number of tokens of a sequence that a model takes.
+
+    Of longrope (Phi-3, Phi-4-mini) the length it was first trained at. In a batch with a longer sequence it rotates
+    every position by other frequencies: the keys that a sampler holds, and the score of each short sequence, would be
+    wrong.
+    """
+    config = text_config(model)
+    context = int(config.max_position_embeddings)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        context = min(context, int(rope.get("original_max_position_embeddings", context)))
+    return context
+
+
 def logit_scale_of(model: Any) -> str | None:
     """The setting by which a model's logits are no linear map of its last states; None for a linear map."""
     for name in LOGIT_SCALES:

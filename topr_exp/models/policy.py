@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
-from topr_exp.models.loading import load_model, text_config
+from topr_exp.models.loading import context_of, load_model
 from topr_exp.models.model_folder import ADAPTER, fetch_model_folder, weights_fingerprint
 from topr_exp.models.tokenization import encode_prompt, prefix_of
 from topr_exp.models.weight_headers import check_targets, linear_layers
@@ -74,7 +74,7 @@ class Policy:
     @property
     def context(self) -> int:
         """The largest number of tokens of prompt and completion together."""
-        return int(text_config(self.model).max_position_embeddings)
+        return context_of(self.model)
 
     @cached_property
     def eos_ids(self) -> list[int]:
