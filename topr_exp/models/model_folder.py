@@ -135,3 +135,20 @@ def has_chat_template(folder: Path) -> bool:
         return True
     with disk_errors(f"read {folder}"):
         return bool(list_files(folder, "chat_template*"))
+
+
+def refuse_quantized(folder: Path) -> None:
+    """Raise TOPRError for quantized weights, which can't be trained.
+
+    transformers gives them no gradient, so that norms and embeddings alone would learn. Those that it turns back as it
+    loads them (float8, on most GPUs) it quantizes again as it saves them, and their config.json no longer says so.
+    """
+    config, _ = read_object(folder / "config.json")
+    for section in (config, config.get("text_config")):
+        quantization = section.get("quantization_config") if isinstance(section, dict) else None
+        if isinstance(quantization, dict):
+            method = quantization.get("quant_method", "in a way that it does not name")
+            raise TOPRError(
+                f"model.path: the weights in {folder} are quantized ({method!s:.60}), which can't be trained; take the "
+                "model that they were made from"
+            )

@@ -8,7 +8,7 @@ from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
 from topr_exp.models.loading import refuse_other_logits
-from topr_exp.models.model_folder import fetch_model_folder, find_folder
+from topr_exp.models.model_folder import fetch_model_folder, find_folder, refuse_quantized
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
@@ -25,6 +25,7 @@ class Policies:
         self.config = config
         self.folder = folder
         self.needs = config.algo.needs
+        refuse_quantized(fetch_model_folder(config.model.path, config.model.revision))
         self.trained = self.load(config.model)
         for model in self.other_models():
             fetch_model_folder(model.path, model.revision)  # one that the hub lacks is told before anything is sampled
