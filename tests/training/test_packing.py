@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.torch_version import TorchVersion
+from transformers import LlamaForCausalLM
 
 from tests.conftest import make_model
 from tests.plain_scoring import completion_logp
@@ -224,3 +225,14 @@ def test_a_model_for_which_trees_are_not_exact_is_padded_with_one_warning(model,
 
     assert [use_tree_attention(model), use_tree_attention(model)] == [False, False]
     assert capsys.readouterr().err.count(reason) == 1
+
+
+class OwnLlama(LlamaForCausalLM):
+    """As a folder's own code has it: of a known type, and with layers that may do as they like."""
+
+
+def test_a_model_of_a_folders_own_code_is_padded_whatever_type_it_names(model, capsys):
+    model.__class__ = OwnLlama
+
+    assert not use_tree_attention(model)
+    assert "the code of OwnLlama is not transformers'" in capsys.readouterr().err
