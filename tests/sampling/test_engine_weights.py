@@ -1,11 +1,16 @@
 """Weights that go to an engine, and the comparison with transformers by which others' weights are noticed."""
 
+from unittest.mock import Mock
+
 import numpy as np
+import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests import plain_scoring
 from tests.conftest import make_model
-from topr_exp.sampling.engine_weights import completion_logp
+from topr_exp.sampling.engine_weights import completion_logp, send_weights
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
@@ -23,3 +28,22 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy):
 
     torch.testing.assert_close(completion_logp(policy, prompt, tokens), expected, atol=1e-3, rtol=0)
     assert float((rounded_logp - expected).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt_neox"])
+def test_weights_go_to_an_engine_by_their_names_on_disk(policy, model_type, tmp_path):
+    """transformers calls `lm_head` what Pythia's files and vLLM call `embed_out`."""
+    make_model(11, model_type=model_type, tie_word_embeddings=False).save_pretrained(tmp_path / "saved")
+    policy.model = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    stored = load_file(tmp_path / "saved" / "model.safetensors")
+    assert ("embed_out.weight" in stored) == (model_type == "gpt_neox")
+    engine = Mock()
+
+    send_weights(engine, policy)
+
+    taken = [call.kwargs for call in engine.ask.call_args_list if call.args == ("take",)]
+    assert {weight["name"]: weight["shape"] for weight in taken} == {
+        name: list(weight.shape) for name, weight in stored.items()
+    }
+    for weight in taken:
+        assert weight["content"] == stored[weight["name"]].numpy().tobytes()

@@ -1,9 +1,11 @@
 """Weights of a policy on their way to an engine, and the check that they arrived."""
 
 import os
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
+from transformers.core_model_loading import revert_weight_conversion
 
 from topr_exp.models import loading
 from topr_exp.models.adapter import with_merged_adapter
@@ -29,11 +31,22 @@ def send_weights(engine: Engine, policy: Policy) -> None:
     engine.ask("reload")
     with memory_for("handing weights to vLLM", "take sampler=hf"):
         for name, weight in stored_weights(policy.model):
-            send_weight(engine, name, weight.detach(), policy.compute_dtype)
+            send_weight(engine, name_on_disk(policy.model, name, weight), weight.detach(), policy.compute_dtype)
     engine.ask("done")
     if policy.device.type == "cuda":
         torch.cuda.ipc_collect()
         release_gpu_memory()
+
+
+def name_on_disk(model: Any, name: str, weight: torch.Tensor) -> str:
+    """The name that a weight has in a folder, by which engines know it: transformers renames some as it loads them.
+
+    One that is put together of several on disk (the experts of a layer) keeps its own.
+    """
+    placeholder = weight.to("meta")
+    ((first_name, first_weight), *others) = revert_weight_conversion(model, {name: placeholder}).items()
+    is_renamed_only = not others and first_weight is placeholder
+    return first_name if is_renamed_only else name
 
 
 def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dtype) -> None:
