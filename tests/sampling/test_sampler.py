@@ -16,6 +16,7 @@ from transformers import (
 from tests.conftest import make_model, refused
 from tests.plain_scoring import completion_logp
 from topr_exp.config.model import SamplerConfig
+from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.hf import Decoder, HFSampler, apply_top_k_top_p, normal_of
 from topr_exp.sampling.sampler import seed_of
@@ -103,6 +104,21 @@ def test_the_context_of_longrope_ends_where_a_longer_sequence_would_change_the_o
     for sample in group:
         logp = completion_logp(model, [0, 3], sample.tokens)
         torch.testing.assert_close(torch.tensor(sample.logprobs), logp.detach(), atol=1e-5, rtol=0)
+
+
+def test_a_model_for_which_there_is_no_sdpa_is_sampled_as_it_is_scored(own_model):
+    """gpt-oss: a sink beside the tokens, a window in each other layer, experts."""
+    changes = {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
+    make_model(413, model_type="gpt_oss", **changes).save_pretrained(own_model)
+    model, tokenizer = load_model(str(own_model))
+    sampler = HFSampler(settings(max_new_tokens=8))
+
+    groups = sampler.sample(Policy(model, tokenizer, "test", torch.float32), PADDED, 4, (1,), ())
+
+    for prompt, group in zip(PADDED, groups, strict=True):
+        for sample in group:
+            logp = completion_logp(model, prompt, sample.tokens).detach()
+            torch.testing.assert_close(torch.tensor(sample.logprobs), logp, atol=1e-5, rtol=0)
 
 
 def test_layers_with_other_states_than_keys_and_values_are_refused():

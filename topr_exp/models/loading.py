@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.models.folder_damage import TOKEN_IDS_RULE, is_token_ids
 from topr_exp.models.model_folder import fetch_model_folder
 from topr_exp.models.out_of_memory import memory_for
+from topr_exp.runtime.json_files import read_object
 from topr_exp.schema import first_line
 from topr_exp.types import TOPRError
 
@@ -18,6 +19,7 @@ LOGIT_SCALES = (
     *("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"),
     *("softcap", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
 )
+EAGER_TYPES = ("gpt_oss",)  # of models whose attention transformers has no SDPA for: a sink stands beside the tokens
 TRIED_TOKENS = 3
 LOGIT_TOLERANCE = 1e-3  # of the largest logit; the same product differs by rounding alone, in bfloat16 by more
 # Of this machine, not of the model; transformers would save them with the tokenizer.
@@ -38,13 +40,15 @@ def load_model(
     folder = fetch_model_folder(path_or_name)
     # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
     device_map = None if str(device) == "cpu" else {"": device}
+    config, _ = read_object(folder / "config.json")
+    attention = "eager" if config.get("model_type") in EAGER_TYPES else "sdpa"
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=dtype or torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             device_map=device_map,
