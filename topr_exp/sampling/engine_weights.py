@@ -44,8 +44,8 @@ def name_on_disk(model: Any, name: str, weight: torch.Tensor) -> str:
     One that is put together of several on disk (the experts of a layer) keeps its own.
     """
     placeholder = weight.to("meta")
-    ((first_name, first_weight), *others) = revert_weight_conversion(model, {name: placeholder}).items()
-    is_renamed_only = not others and first_weight is placeholder
+    ((first_name, first_weight), *further_weights) = revert_weight_conversion(model, {name: placeholder}).items()
+    is_renamed_only = not further_weights and first_weight is placeholder
     return first_name if is_renamed_only else name
 
 
