@@ -1,6 +1,6 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
 from tests.training.broken_runs import run_twice, twins
 from tests.training.trainers import make_trainer, optim, weights
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.pipeline import run
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
@@ -95,6 +96,23 @@ def test_a_warm_up_that_never_ends_is_refused():
     assert learning_rate(optim(warmup_steps=3), 3, 4) == 1e-2
     with refused(r"^optim.warmup_steps must be below 3, the updates of an iteration; got 3$"):
         learning_rate(optim(warmup_steps=3), 0, 3)
+
+
+# ---- passes over a set
+
+
+@pytest.mark.parametrize("whole_groups", [False, True])
+def test_the_order_of_a_pass_is_drawn_once(tmp_path, whole_groups):
+    """Else each of the updates of a large set would sort it again."""
+    trainer, examples = make_trainer(tmp_path, epochs=2, whole_groups=whole_groups)
+    orders = [examples.order(0, 1, epoch, whole_groups=whole_groups) for epoch in range(2)]
+    fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
+
+    with patch.object(TrainingSet, "order", autospec=True, side_effect=TrainingSet.order) as order:
+        batches = [fixed_set.global_batch(step, Mock()).examples for step in range(fixed_set.update_count)]
+
+    assert np.array_equal(np.concatenate(batches), np.concatenate(orders))
+    assert order.call_count == 2
 
 
 # ---- training sets that teach a loss nothing

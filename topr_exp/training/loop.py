@@ -5,7 +5,8 @@ few updates: `Rounds`; those of an asynchronous run are of older weights: `Lagge
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -82,19 +83,28 @@ class FixedSet:
     seed: int
     iteration: int
     mu_is_start: bool  # log μ is by the weights that training begins with
+    orders: dict[int, Examples] = field(default_factory=dict, init=False, repr=False)  # by pass: the newest alone
 
     @property
     def update_count(self) -> int:
         return count_updates(self.training_set, self.config) * self.config.epochs
 
     def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
-        examples = choose_examples(self.training_set, self.config, step, seed=self.seed, iteration=self.iteration)
+        examples = choose_examples(self.training_set, self.config, step, self.order_of_pass)
         return GlobalBatch(
             self.training_set,
             examples,
             mu_is_policy=self.mu_is_start and step == 0,
             ends_first_pass=step + 1 == count_updates(self.training_set, self.config),
         )
+
+    def order_of_pass(self, epoch: int) -> Examples:
+        """Draw the order of a pass and keep it: of a million examples it takes as long as a small model's update."""
+        if epoch not in self.orders:
+            self.orders.clear()
+            whole_groups = self.config.whole_groups
+            self.orders[epoch] = self.training_set.order(self.seed, self.iteration, epoch, whole_groups=whole_groups)
+        return self.orders[epoch]
 
     def checkpoint_files(self) -> dict[str, bytes]:
         return {}
@@ -109,13 +119,13 @@ def count_updates(training_set: TrainingSet, config: OptimConfig) -> int:
 
 
 def choose_examples(
-    training_set: TrainingSet, config: OptimConfig, position: int, *, seed: int, iteration: int, first_order: int = 0
+    training_set: TrainingSet, config: OptimConfig, position: int, order_of_pass: Callable[[int], Examples]
 ) -> Examples:
     """Choose the examples of an update: consecutive parts of an order that is drawn for each pass over the set.
 
-    position: updates on the set before this one. first_order: number of the order of the first pass.
+    position: updates on the set before this one. order_of_pass: by the number of the pass.
     """
     epoch, part = divmod(position, count_updates(training_set, config))
-    order = training_set.order(seed, iteration, first_order + epoch, whole_groups=config.whole_groups)
+    order = order_of_pass(epoch)
     start = part * config.batch_size
     return order[start : start + config.batch_size]

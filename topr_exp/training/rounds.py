@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import is_solved_between
-from topr_exp.composition.training_set import TrainingSet
+from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import MAX_DRAWS, ComposeConfig, ScheduleConfig
 from topr_exp.grading.verdicts import grader_timeouts
 from topr_exp.runtime.progress import Progress
@@ -109,15 +109,15 @@ class Rounds:
             self.start_round(round_groups, round_number)
             mu_is_policy = not (round_groups.is_stale or self.mu_is_samplers)
         assert self.training_set is not None
-        examples = choose_examples(
-            self.training_set,
-            self.trainer.config,
-            position,
-            seed=self.seed,
-            iteration=self.iteration,
-            first_order=ORDERS_PER_ROUND * (round_number + 1),
-        )
-        return GlobalBatch(self.training_set, examples, mu_is_policy, {"round": round_number, **self.summary})
+        training_set = self.training_set
+        config = self.trainer.config
+
+        def order_of_pass(epoch: int) -> Examples:
+            order = ORDERS_PER_ROUND * (round_number + 1) + epoch
+            return training_set.order(self.seed, self.iteration, order, whole_groups=config.whole_groups)
+
+        examples = choose_examples(training_set, config, position, order_of_pass)
+        return GlobalBatch(training_set, examples, mu_is_policy, {"round": round_number, **self.summary})
 
     # ---- a round's completions
 
