@@ -59,7 +59,8 @@ class AsyncRounds(Rounds, ABC):
 
     def remove_groups(self, groups: list[Group]) -> None:
         """Remove groups from the queue."""
-        self.queue = [group for group in self.queue if group not in groups]
+        removed = set(groups)
+        self.queue = [group for group in self.queue if group not in removed]
 
     # ---- checkpoints
 

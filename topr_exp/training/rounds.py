@@ -203,8 +203,12 @@ class Rounds:
         return groups[:group_count]
 
     def split_groups(self, table: pa.Table) -> list[pa.Table]:
-        """Split a table into one for each problem."""
-        return split_every(table, self.n)
+        """Split a table, whose chunks hold whole problems, into one for each problem."""
+        groups = []
+        for chunk in table.to_batches():  # a slice of the table would look through all chunks before it
+            assert len(chunk) % self.n == 0, "a problem in two chunks"
+            groups += split_every(pa.Table.from_batches([chunk]), self.n)
+        return groups
 
     def solved_often_enough(self, table: pa.Table) -> list[pa.Table]:
         """List the groups of a table that `compose.pass_rate` keeps."""

@@ -119,7 +119,7 @@ class Trainer:
         is_due = self.step < updates and self.should_save(start_time, every)
         if stop or distributed.broadcast(is_due):
             journal.before_checkpoint(self.step, updates)
-            self.save(extra())
+            self.save(extra() if distributed.is_main_process() else {})  # the main process alone writes them
             end_time = time.monotonic()
             self.save_seconds = end_time - start_time
             self.last_save_time = end_time
