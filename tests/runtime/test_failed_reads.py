@@ -21,7 +21,7 @@ from topr_exp.models.model_folder import config_number, has_chat_template, weigh
 from topr_exp.models.weight_headers import linear_layers
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics
-from topr_exp.runtime.checksums import _digest_of_version, find_damage, write_checksums
+from topr_exp.runtime.checksums import _digest_of_version, cached_digest, file_digest, find_damage, write_checksums
 from topr_exp.runtime.json_files import read_lines, read_object, write_json
 from topr_exp.store import Store
 from topr_exp.store.completions import verdicts_on
@@ -141,3 +141,15 @@ def test_what_is_only_shown_says_that_it_cant_be_read(folder):
         assert read_object(path, unreadable_is_damage=True) == ({}, "can't be read (Input/output error)")
         with refused("cannot read .*config.json: Input/output error"):
             read_object(path)
+
+
+def test_no_file_of_a_large_log_is_hashed_twice(tmp_path):
+    paths = [tmp_path / f"{number}.jsonl" for number in range(200)]
+    for path in paths:
+        path.write_text(path.name)
+    with patch("topr_exp.runtime.checksums.file_digest", side_effect=file_digest) as digest:
+        digests = list(map(cached_digest, paths))
+
+        assert list(map(cached_digest, paths)) == digests
+
+    assert digest.call_count == len(paths)

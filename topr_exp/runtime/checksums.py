@@ -29,7 +29,7 @@ def cached_digest(path: Path) -> str:
     return _digest_of_version(path, status.st_size, status.st_mtime_ns)
 
 
-@functools.lru_cache
+@functools.cache  # of any number of files: a log may have thousands
 def _digest_of_version(path: Path, size: int, modified_ns: int) -> str:
     """Return the SHA-256 of a file; size and modification time only tell the cache its versions apart."""
     return file_digest(path)
