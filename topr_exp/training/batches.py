@@ -14,7 +14,7 @@ from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.sampler import split_every
 from topr_exp.training.logprobs import TokenScores
-from topr_exp.training.tree_attention import layout_for
+from topr_exp.training.tree_attention import layout_for, shape_of
 from topr_exp.types import Batch, PairBatch
 
 Positions = NDArray[np.int64]  # in the global batch
@@ -176,11 +176,13 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     longest_in_group = longest_by_group[group]  # by example
     by_problem = np.lexsort((lengths, group, longest_in_group))
 
+    shape = shape_of(model)
+
     def cost_of_micro_batch(positions: Positions) -> float:
         if not len(positions):
             return 0.0
         sequences = training_set.completions.sequences(global_batch.rows_at(positions))
-        return layout_for(model, sequences).cost
+        return layout_for(model, sequences, shape).cost
 
     def cost_of_update(order: Positions) -> float:
         """Estimate an update's operations: in each of its steps all processes wait for the slowest."""

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -240,15 +240,27 @@ def why_not_exact(model: Any) -> str | None:
     return None
 
 
-def layout_for(model: Any, sequences: Sequences) -> Layout:
-    """Choose the cheapest layout that is exact for a model."""
+class ModelShape(NamedTuple):
+    """What the costs of layouts depend on."""
+
+    layer_weights: int  # of a layer
+    attention_size: int  # query heads times their size
+
+
+def shape_of(model: Any) -> ModelShape:
+    """Count the weights of a model's layers, which takes as long as the choice of a layout."""
     config = text_config(model)
     base = model.base_model
     weight_count = sum(weight.numel() for weight in base.parameters())
     embedding_count = base.get_input_embeddings().weight.numel()
     layer_weights = (weight_count - embedding_count) // config.num_hidden_layers
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    attention_size = config.num_attention_heads * head_size
+    return ModelShape(layer_weights, config.num_attention_heads * head_size)
+
+
+def layout_for(model: Any, sequences: Sequences, shape: ModelShape | None = None) -> Layout:
+    """Choose the cheapest layout that is exact for a model; shape: the model's, where it is known."""
+    layer_weights, attention_size = shape or shape_of(model)
     if not use_tree_attention(model):
         return Layout(padded_cost(sequences, layer_weights, attention_size), None)
     return cheapest_layout(sequences, layer_weights, attention_size)
