@@ -454,13 +454,15 @@ def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, st
     trainer.zero_grad()  # the sampler needs the memory of the gradients
     indices = range(len(experiment.test.problems))[: experiment.config.evaluation.problems]
     questions = experiment.test.select(indices)
+    store = Store(session.run_store.root, session.stop)  # of its own: no later check looks at the files of this one
     with folder.timer.nested("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)
-        answers = answer_tests(experiment, policy, questions, session.run_store)
+        answers = answer_tests(experiment, policy, questions, store)
         session.free_sampler()
         figures = summarise_evaluation(answers)
         session.check_sources()
+        store.check_unchanged()
         position = {"iteration": iteration, "step": step, "samples_seen": samples_seen}
         folder.evaluations.add({**position, "subset": True, **figures})
 
