@@ -37,6 +37,7 @@ from topr_exp.runs.supply import check_supply
 from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, count_trained_on, load_task
 from topr_exp.runs.training_data import save_rounds, save_training_set
 from topr_exp.runs.training_report import TrainingReport
+from topr_exp.runtime import distributed
 from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_tested
@@ -128,7 +129,7 @@ class ScoredSources:
 
     completions: list[Completions]
     reference: Policy | None  # π_ref, where the loss needs its whole distribution
-    mismatch: dict[str, Any] | None  # of the sampler's and training's log-probabilities
+    mismatch: dict[str, Any] | None  # of the sampler's and training's log-probabilities; on the main process
     mu_is_start: bool  # all log μ is by the weights at the start, so that Δ must vanish there
 
 
@@ -303,9 +304,10 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
                 logp = first_source.table["mu_logp"]
             else:
                 logp = policies.logp_under(policies.trained, first_source, store, "scoring π_old")
-            mismatched_sampler = config.sampler if is_mismatched else None
-            mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
-            say(describe_mismatch(mismatch))
+            if distributed.is_main_process():  # which alone prints and saves it: it takes 16 bytes a token
+                mismatched_sampler = config.sampler if is_mismatched else None
+                mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
+                say(describe_mismatch(mismatch))
         if config.mu == "sampler" and experiment.needs_sampling:  # the header has the gap of imported completions
             gap = describe_logprob_gap(first_source, policies.trained, config.optim.score_batch_size)
             say(f"{'log μ':<11} {gap}")
