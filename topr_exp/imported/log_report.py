@@ -20,6 +20,7 @@ from topr_exp.imported.log import ImportedLog, open_log
 from topr_exp.imported.reader import without_logprobs
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.policy import Policy, load_policy
+from topr_exp.runtime import distributed
 from topr_exp.sampling.completions import Completions, ProblemIndex
 from topr_exp.sampling.cut_off import warn_of_imported
 from topr_exp.store import Ragged, Store
@@ -94,7 +95,8 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
         "ends": describe_ends(completions, policy),
     }
     warn_of_imported(completions.is_truncated)
-    if "tokens" in log.columns.column_names and not log.columns["text"].null_count:
+    has_tokens_and_texts = "tokens" in log.columns.column_names and not log.columns["text"].null_count
+    if has_tokens_and_texts and distributed.is_main_process():  # which alone prints it: minutes for a large log
         rows["texts"] = describe_tokenization(log, policy)
     if config.mu == "none" and unit_of(config.algo.needs) == "pairs":
         rows["log μ"] = f"of the weights at the start, the reference of {config.algo.name}"
