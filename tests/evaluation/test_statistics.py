@@ -18,6 +18,7 @@ from topr_exp.evaluation.statistics import (
     majority_score,
     mean_lengths,
     mean_reward,
+    measure,
     pass_at_k,
     summarise,
 )
@@ -45,6 +46,15 @@ def test_every_k_is_that_of_enumeration():
         voted = by_hand.mean(map(by_hand.maj_at_k, verdicts, classes, sizes))
         assert pass_at[k]["value"] == pytest.approx(passed, abs=1e-12)
         assert majority_at[k]["value"] == pytest.approx(voted, abs=tolerance)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_the_majority_of_one_k_is_that_of_all(k):
+    verdicts, classes = evaluation(np.random.default_rng(2), problems=50, n=8)
+
+    voted = measure(verdicts, classes, [k]).voted[k]
+
+    assert np.array_equal(voted, measure(verdicts, classes).voted[k])
 
 
 ANSWERS = st.sampled_from([(C, 0), (W, 0), (W, 1), (W, 2), (X, -1), (X, 1)])  # verdict and class: of one class both

@@ -39,11 +39,12 @@ class Scores(NamedTuple):
     voted: ByK
 
 
-def measure(verdicts: Codes, classes: Codes) -> Scores:
+def measure(verdicts: Codes, classes: Codes, voting_ks: Sequence[int] | None = None) -> Scores:
     """Compute pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
     verdicts: [P, n] indices into VERDICTS.
     classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
+    voting_ks: the K of maj@K, besides 1, in a part of the time; None: all.
     """
     assert verdicts.size, "nothing to evaluate"
     n = verdicts.shape[1]
@@ -53,7 +54,7 @@ def measure(verdicts: Codes, classes: Codes) -> Scores:
     correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct_counts, n, k) for k in ks}
-    voted = maj_at_ks(voting, ks, default_rng([0, 0]))
+    voted = maj_at_ks(voting, ks if voting_ks is None else voting_ks, default_rng([0, 0]))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     passed[1] = voted[1] = is_correct.mean(axis=1)
     return Scores(passed, voted)

@@ -156,7 +156,7 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     k = headline_k(n)
     correct_counts = np.sum(verdicts == CORRECT, axis=1)
     invalid_counts = np.sum(verdicts == INVALID, axis=1)
-    majority_scores = measure(verdicts, classes).voted[k]
+    majority_scores = measure(verdicts, classes, [k]).voted[k]
     results: Record = {
         "n": n,
         "k": k,
