@@ -49,6 +49,21 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
     assert run.notes == ["no positives", "failed: TOPRError: no space left", "not finished (20 updates logged)"]
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_runs_among_many_have_the_same_curves(tmp_path, done):
+    """They hold no updates, of which there may be millions, but read them again for a curve."""
+    _, folder = make_run(tmp_path, done=done)
+    append_text(folder / "metrics.jsonl", "damaged")
+    alone = read_run(folder)
+
+    (among_many,) = find_runs([tmp_path])
+
+    assert among_many.updates == []
+    assert among_many.update_count == len(alone.updates) == 20
+    for kind, frame in alone.curves.items():
+        assert frame.equals(among_many.curves[kind])
+
+
 def test_runs_are_found_below_and_nothing_inside_them(tmp_path):
     with refused("no runs below"):
         find_runs([tmp_path])

@@ -48,6 +48,7 @@ class Run:
     group: str = ""
     draw: int = 0  # a number for its seeds; equal for runs whose seeds are all equal
     problem_results: dict[str, Record] = field(default_factory=dict)  # cache by part: "base", "final"
+    dropped_updates: int = 0  # of a run among many: read again where its curves are asked for
 
     @property
     def is_done(self) -> bool:
@@ -56,7 +57,20 @@ class Run:
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
         """Numbers by step: "training" of the updates, "test" of the evaluations on the same problems."""
-        return {"training": to_frame(self.updates), "test": to_frame(self.curve)}
+        updates = self.updates
+        if self.dropped_updates:
+            metrics, _ = read_lines(self.path / "metrics.jsonl", is_update, growing=not self.is_done)
+            updates, _ = on_one_axis(metrics, [])
+        return {"training": to_frame(updates), "test": to_frame(self.curve)}
+
+    @property
+    def update_count(self) -> int:
+        return self.dropped_updates or len(self.updates)
+
+    def drop_updates(self) -> None:
+        """Keep the number of the updates alone: the records of 20,000 take over 100 MB."""
+        self.dropped_updates = self.update_count
+        self.updates = []
 
     def figure(self, *keys: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
@@ -210,7 +224,7 @@ def to_frame(records: list[Record]) -> pd.DataFrame:
 def find_runs(folders: Iterable[Path]) -> list[Run]:
     """Read the runs in and below some folders, in the order of their paths, each with a name of its own.
 
-    TOPRError for a folder that is missing and where there are no runs.
+    Their updates are dropped. TOPRError for a folder that is missing and where there are no runs.
     """
     folders = list(folders)
     paths: dict[Path, Path] = {}  # by what they resolve to
@@ -222,8 +236,12 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     if not paths:
         names = ", ".join(map(str, folders))
         raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_FILES)})")
-    runs = map(read_run, sorted(paths.values(), key=str))
-    return with_distinct_names(list(runs))
+    runs = []
+    for path in sorted(paths.values(), key=str):
+        run = read_run(path)
+        run.drop_updates()
+        runs.append(run)
+    return with_distinct_names(runs)
 
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:

@@ -41,7 +41,7 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
             row[column] = value
         for name in SUMMARY_COLUMNS:
             row[name] = run.figure(name)
-        row["updates"] = len(run.updates)
+        row["updates"] = run.update_count
         row["seconds"] = total_seconds(run)
         for stage in ("base", "final"):
             row[f"{stage}_truncated_share"] = run.figure(stage, "truncated_share")
@@ -123,7 +123,7 @@ def group_rows(run_groups: RunGroups, groups: Groups) -> list[Row]:
 def run_rows(run_groups: RunGroups) -> list[Row]:
     rows = []
     for run in run_groups.runs:
-        row: Row = {"run": run.name, "status": run.status, "updates": len(run.updates)}
+        row: Row = {"run": run.name, "status": run.status, "updates": run.update_count}
         for key in (*run_groups.keys, "seed"):
             row[key] = value_text(run.settings.get(key))
         row |= score_columns(run_groups, [run])
