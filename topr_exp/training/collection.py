@@ -1,4 +1,4 @@
-"""Completions of the policy in training, held in memory: each shard is sampled, graded and scored in turn."""
+"""Completions of the policy in training, held in memory: all shards are sampled, then graded and scored."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -63,13 +63,18 @@ class Collector:
         shard_count = len(indices_by_shard)
         if round_number == first_shard == distributed.rank() == 0:
             warn_of_idle_processes(shard_count, self.sampler.config.prompts_per_shard)
+        own_shards = range(distributed.rank(), shard_count, distributed.world_size())
         table_by_shard = {}
         with self.policy_for_sampling() as policy:
-            for shard in range(distributed.rank(), shard_count, distributed.world_size()):
-                shard_of_round = first_shard + shard
-                table_by_shard[shard] = self.collect_shard(
-                    policy, indices_by_shard[shard], round_number, shard_of_round
-                )
+            with self.stage_timer("sampling"):
+                for shard in own_shards:
+                    shard_of_round = first_shard + shard
+                    table_by_shard[shard] = self.sample_shard(
+                        policy, indices_by_shard[shard], round_number, shard_of_round
+                    )
+                self.sampler.sleep()  # after all shards: an engine that slept takes all weights again
+            for shard in own_shards:
+                table_by_shard[shard] = self.grade_and_score(table_by_shard[shard], policy, indices_by_shard[shard])
         for tables_of_rank in distributed.all_gather(table_by_shard):
             table_by_shard |= tables_of_rank
         ordered_tables = [table_by_shard[shard] for shard in range(shard_count)]
@@ -89,19 +94,16 @@ class Collector:
             self.sampler.prepare(policy, longest_sequence)
             yield policy
 
-    def collect_shard(self, policy: Policy, indices: Indices, round_number: int, shard: int) -> pa.Table:
-        """Sample, grade and score completions of a shard's problems."""
+    def sample_shard(self, policy: Policy, indices: Indices, round_number: int, shard: int) -> pa.Table:
+        """Sample completions of a shard's problems."""
         sampler = self.sampler
         stop = self.questions.stop
         prompts = [self.questions.prompts[index].tolist() for index in indices]
         seed: Seed = (sampler.config.seed, self.iteration, round_number)
         if shard:
             seed += (shard,)
-        with self.stage_timer("sampling"):
-            samples = sampler.sample(policy, prompts, self.n, seed, stop)
-            table = table_of_samples(policy, samples, stop)
-            sampler.sleep()
-        return self.grade_and_score(table, policy, indices)
+        samples = sampler.sample(policy, prompts, self.n, seed, stop)
+        return table_of_samples(policy, samples, stop)
 
     def redraw(self, table: pa.Table, kept_tokens: TokenCounts, seed: Seed) -> pa.Table:
         """Draw the rest of completions again; log μ of a token is by the weights that drew it.
