@@ -54,13 +54,13 @@ def test_runs_among_many_have_the_same_curves(tmp_path, done):
     """They hold no updates, of which there may be millions, but read them again for a curve."""
     _, folder = make_run(tmp_path, done=done)
     append_text(folder / "metrics.jsonl", "damaged")
-    alone = read_run(folder)
+    single_run = read_run(folder)
 
     (among_many,) = find_runs([tmp_path])
 
     assert among_many.updates == []
-    assert among_many.update_count == len(alone.updates) == 20
-    for kind, frame in alone.curves.items():
+    assert among_many.update_count == len(single_run.updates) == 20
+    for kind, frame in single_run.curves.items():
         assert frame.equals(among_many.curves[kind])
 
 

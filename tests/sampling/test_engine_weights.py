@@ -41,9 +41,9 @@ def test_weights_go_to_an_engine_by_their_names_on_disk(policy, model_type, tmp_
 
     send_weights(engine, policy)
 
-    taken = [call.kwargs for call in engine.ask.call_args_list if call.args == ("take",)]
-    assert {weight["name"]: weight["shape"] for weight in taken} == {
+    weights_sent = [call.kwargs for call in engine.ask.call_args_list if call.args == ("take",)]
+    assert {weight["name"]: weight["shape"] for weight in weights_sent} == {
         name: list(weight.shape) for name, weight in stored.items()
     }
-    for weight in taken:
+    for weight in weights_sent:
         assert weight["content"] == stored[weight["name"]].numpy().tobytes()

@@ -90,13 +90,13 @@ def test_the_context_of_longrope_ends_where_a_longer_sequence_would_change_the_o
     short = ([0, 3], [4, 2, 6])
 
     def score_beside(length):
-        other = ([0, 4], [5] * (length - 2))
-        inputs = Inputs([tuple(map(np.array, pair)) for pair in (short, other)], torch.device("cpu"))
+        neighbour = ([0, 4], [5] * (length - 2))
+        inputs = Inputs([tuple(map(np.array, pair)) for pair in (short, neighbour)], torch.device("cpu"))
         return score_tokens(model, inputs).logp[0, :3].detach()
 
-    alone = completion_logp(model, *short)
-    torch.testing.assert_close(score_beside(policy.context), alone, atol=1e-5, rtol=0)
-    assert not torch.allclose(score_beside(policy.context + 1), alone, atol=1e-3)
+    logp = completion_logp(model, *short)
+    torch.testing.assert_close(score_beside(policy.context), logp, atol=1e-5, rtol=0)
+    assert not torch.allclose(score_beside(policy.context + 1), logp, atol=1e-3)
 
     sampler = HFSampler(settings(max_new_tokens=policy.context - 2))
     (group,) = sampler.sample(policy, [[0, 3]], 8, (1,), ())
