@@ -97,6 +97,15 @@ def test_a_log_without_the_numbers_that_the_settings_ask_for(tmp_path):
         config_of(*words, "mu=sampler")
 
 
+def test_a_log_that_takes_minutes_to_read_is_told_with_the_way_to_read_it_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("topr_exp.runs.preflight.LARGE_LOG_BYTES", 10)
+    log = write_lines(tmp_path / "made.jsonl", [{"prompt": "?", "completion": " x", "reward": 1.0}])
+
+    config_of(f"data.completions={log}", "data.reward=given")
+
+    assert capsys.readouterr().err.endswith(f"`python -m topr_exp.store import {log}` reads them once\n")
+
+
 UNMET = """
 3000 | data.n=2 | no prompt fits
 1 | compose.mix=0.5 compose.n_examples=5 | compose.n_examples must be null or at most 2, the completions that there

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
 MAX_REFUSED_SHARE = 0.05  # of gold answers
+LARGE_LOG_BYTES = 1_000_000_000  # a minute of reading
 SCORING_MODELS = ("model.reference", "mu")  # they sample nothing
 
 _problem_sets: dict[str, ProblemSets] = {}  # by settings and versions of files
@@ -187,6 +188,12 @@ def check_completions(
 
     problem_ids: of the training problems; None if unknown. is_graded: by the grader, and not by the file's rewards.
     """
+    size = sum(version.size for version in versions)
+    if size > LARGE_LOG_BYTES:
+        warn(
+            f"data.completions={source}: each start of a run reads all of its {size / 1e9:.1f} GB; "
+            f"`python -m topr_exp.store import {source}` reads them once"
+        )
     reader = RolloutReader(source, columns, skip_malformed)
     for number, row in enumerate(reader, start=1):
         where = f"data.completions={source}: completion {number}"
