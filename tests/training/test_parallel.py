@@ -29,7 +29,7 @@ from topr_exp.models.policy import Policy, save_model
 from topr_exp.runtime import distributed
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
-from topr_exp.training.parallel import parallelize
+from topr_exp.training.parallel import DDP, parallelize
 from topr_exp.training.trainer import Trainer
 
 KL = KLPG("kl_pg", 0.5, False)  # needs the whole distribution of π_ref
@@ -129,6 +129,19 @@ def test_several_processes_compute_the_same_as_one(tmp_path, one_process, size, 
         for results_of_process in results_of_others:
             _, records_of_process = results_of_process[case]
             assert column(records_of_process, "loss") == column(records, "loss")
+
+
+def sum_gradients_of_experts():
+    """The gradients of three experts, of which each process used its own."""
+    experts = torch.nn.ModuleList([torch.nn.Linear(2, 1, bias=False) for _ in range(3)])
+    rank = distributed.rank()
+    experts[rank].weight.grad = torch.full((1, 2), 1.0 + rank)
+    DDP(experts).sum_gradients()
+    return [None if expert.weight.grad is None else expert.weight.grad.tolist() for expert in experts]
+
+
+def test_processes_that_used_other_weights_sum_the_same_gradients():
+    assert together(2, sum_gradients_of_experts) == [[[[1, 1]], [[2, 2]], None]] * 2
 
 
 # ---- checkpoints

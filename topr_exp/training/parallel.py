@@ -72,10 +72,16 @@ class DDP(ProcessLayout):
     """
 
     def sum_gradients(self) -> None:
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        has_gradient = torch.tensor([weight.grad is not None for weight in weights], device=weights[0].device).int()
+        torch.distributed.all_reduce(has_gradient, torch.distributed.ReduceOp.MAX)
         reductions = []
-        for weight in self.model.parameters():
-            if weight.grad is not None:
-                reductions.append(torch.distributed.all_reduce(weight.grad, async_op=True))
+        for weight, has_gradient_somewhere in zip(weights, has_gradient.tolist(), strict=True):
+            if not has_gradient_somewhere:
+                continue
+            if weight.grad is None:  # of an expert that no token of this process chose
+                weight.grad = torch.zeros_like(weight)
+            reductions.append(torch.distributed.all_reduce(weight.grad, async_op=True))
         for reduction in reductions:
             reduction.wait()
 
