@@ -219,6 +219,14 @@ def test_states_are_what_squeue_answers(programs, tmp_path):
     }
 
 
+def test_a_task_asks_about_its_own_job_alone(programs, tmp_path, variables):
+    """Among all jobs of a cluster it would be looked for as long as hundreds are preempted at once."""
+    programs.write("squeue", 'case "$*" in *"-j 17_1"*) echo "17_1|17_1|RUNNING|None" ;; esac')
+    variables["TOPR_JOB_ID"] = "17_1"
+
+    assert SlurmScheduler().states([bare_run(tmp_path, job="17_1")]) == JobStates({"17_1": JobState("17_1", "running")})
+
+
 def test_jobs_of_another_cluster_are_looked_up_and_cancelled_there(programs, tmp_path):
     elsewhere = bare_run(tmp_path / "1", job="17_0")
     elsewhere.settings = {"cluster": {"additional_parameters": {"clusters": "far"}}}

@@ -131,7 +131,10 @@ class SlurmScheduler:
             return NO_JOBS
         jobs = {}
         for option, names in array_names.items():
-            answer = run_slurm("squeue", *option, "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
+            selection = ("-n", ",".join(sorted(names)))
+            if distributed.JOB_ID in os.environ:  # a task asks about its own job, when a whole array may be preempted
+                selection = ("-j", os.environ[distributed.JOB_ID])
+            answer = run_slurm("squeue", *option, "-h", "-r", *selection, "-o", "%j_%K|%i|%T|%r")
             if answer.problem:
                 return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
             for row in answer.rows:
