@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
@@ -18,11 +19,20 @@ def map_on_cores(function: Callable[..., Result], *arguments: Iterable[Any]) -> 
     """
     cores = len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(cores, context, use_one_thread) as pool:
+    with ProcessPoolExecutor(cores, context, prepare_process) as pool:
         return list(pool.map(function, *arguments))
 
 
-def use_one_thread() -> None:
+def prepare_process() -> None:
+    """Use one thread, and end with the parent: Python's processes would go on, and then wait for ever."""
     import torch
 
     torch.set_num_threads(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
