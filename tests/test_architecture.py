@@ -211,6 +211,7 @@ sampling/decoding_batch.py: self.values
 models/policy.py: model.should_save_on_this_rank
 sampling/mismatch.py: weight.data
 training/layers.py: layer.forward
+training/parallel.py: weight.grad
 training/output_layer.py: ctx.scoring
 training/output_layer.py: ctx.layer
 training/tree_attention.py: model.config._attn_implementation
