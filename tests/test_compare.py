@@ -130,6 +130,9 @@ def test_groups_of_other_test_problems_are_told_apart_and_not_compared(tmp_path)
 
     assert frame["runs"].to_dict() == {"test=1": 2, "test=2": 2}
     assert frame["not_compared"].dropna().to_dict() == {"test=2": "other test problems"}
+    groups = read_groups(tmp_path)
+    with refused("other test problems: these groups can't be paired by problem"):
+        difference(groups["test=1"], groups["test=2"])
 
 
 def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path):

@@ -1,5 +1,6 @@
 """Repetitions of a run with other seeds, scored problem by problem; differences paired by seed and problem."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +76,11 @@ def contrast(combine: Callable[..., Scores], *groups: Repetitions, name: str = "
     """Estimate a combination of groups' shares, problem by problem, over the seeds that all groups have.
 
     combine: maps the groups' values, [seeds, problems] each, to one such array. None where no seed is shared.
+    TOPRError for groups whose runs were tested on other problems.
     """
+    tests = {record["final"].get("test_answers") for group in groups for record in group} - {None}
+    if len(tests) > 1:
+        raise TOPRError("other test problems: these groups can't be paired by problem")
     seeds = shared_seeds(groups)
     if not seeds:
         return None
@@ -109,6 +114,7 @@ def gain(group: Repetitions, name: str = "pass@1") -> Interval | None:
 def read_repetitions(runs: Iterable[Run], *stages: str) -> Repetitions:
     """Read what runs scored on each problem in some stages ("base", "final"), with their draws as seeds.
 
+    `test_answers` of a stage, a hash of the gold answers, is the same where the test problems are.
     TOPRError where the verdicts of an evaluation are gone or damaged.
     """
     records = []
@@ -127,7 +133,11 @@ def read_stage(run: Run, stage: str) -> Record:
     position = 0 if stage == "base" else -1
     with damage_as_error(run):
         evaluation = run.evaluations[position]
-        return problem_results(run, {**evaluation, "verdicts": verdicts_path(run, evaluation)})
+        path = verdicts_path(run, evaluation)
+        results = problem_results(run, {**evaluation, "verdicts": path})
+        golds = open_verdicts(path).key["golds"]
+        golds_hash = hashlib.sha256(str(golds).encode()).hexdigest()
+        return {**results, "test_answers": golds_hash}
 
 
 def problem_results(run: Run, evaluation: Record) -> Record:
