@@ -15,6 +15,7 @@ from topr_exp.report.reader import find_runs
 
 CONFIDENCE = "at 95 % for all comparisons together"
 TOO_FEW = "No winner: fewer than 3 seeds in common."
+NO_RIVAL = "No winner: no other group can be compared."
 RNG = np.random.default_rng(1)
 SIZE = (3, 40)  # seeds, problems
 COUNTS = {"topr": RNG.binomial(N, 0.8, SIZE), "tis": RNG.binomial(N, 0.77, SIZE), "sft": RNG.binomial(N, 0.3, SIZE)}
@@ -81,6 +82,16 @@ def test_a_winner_is_above_all_others_by_three_seeds_at_least(folder):
     assert verdict_on(*topr, *tis, *sft[1:]) == "Not told apart from it: tis. Not compared: sft."
 
 
+def test_a_winner_is_above_those_alone_that_it_was_compared_with(folder, topr, tmp_path):
+    sft = find_runs([folder / "sft"])
+    two_seeds = write_runs(tmp_path, "dpo", COUNTS["tis"][:2])
+    collapsed = write_runs(tmp_path, "ppo", np.zeros((3, 40), int), base=4)
+
+    above = f"It is above all others compared, {CONFIDENCE}."
+    assert verdict_on(*topr, *sft, *two_seeds) == f"{above} Not compared: dpo."
+    assert verdict_on(*topr, *sft, *collapsed) == f"{above} Collapsed: ppo (3 of 3 seeds)."
+
+
 def test_runs_on_other_problems_or_without_verdicts_are_not_compared(topr, tmp_path):
     on_other_problems = write_runs(tmp_path, "others", COUNTS["sft"], first_gold=1)
     without_verdicts = write_runs(tmp_path, "gone", COUNTS["sft"])
@@ -89,7 +100,7 @@ def test_runs_on_other_problems_or_without_verdicts_are_not_compared(topr, tmp_p
 
     for runs, reason in ((on_other_problems, "other test problems"), (without_verdicts, "evaluation are gone")):
         sentence, rows = rank(*topr, *runs)
-        assert sentence.endswith(TOO_FEW)
+        assert sentence.endswith(NO_RIVAL)
         assert any(value.endswith(reason) for value in rows[1].values())
 
 
@@ -103,6 +114,13 @@ def test_groups_with_collapsed_seeds_are_counted_and_have_no_part_in_the_error_o
     assert verdict.endswith(" Collapsed: dpo (2 of 3 seeds).")
     next(run for run in runs if run.config["algo"]["name"] == "topr").summary["base"] = {"pass@1": 1.9}
     assert verdict_on(*runs).startswith("No winner: some of its seeds collapsed. ")
+
+
+def test_a_rival_that_collapsed_is_the_reason_for_no_winner(topr, tmp_path):
+    collapsed = write_runs(tmp_path, "dpo", np.zeros((3, 40), int), base=4)
+
+    assert verdict_on(*topr, *collapsed) == f"{NO_RIVAL} Collapsed: dpo (3 of 3 seeds)."
+    assert verdict_on(*topr[:2], *collapsed) == f"{NO_RIVAL} Collapsed: dpo (3 of 3 seeds)."
 
 
 def test_the_highest_mean_by_seeds_that_others_lack_is_no_winner():

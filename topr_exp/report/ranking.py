@@ -119,22 +119,28 @@ def against_best(
         else:
             not_compared.append(label)
     seeds = shared_seeds(compared.values())
+    rivals = [label for label in groups if label != best and not any(collapsed[label])]
     if any(collapsed[best]):
         sentences = ["No winner: some of its seeds collapsed."]
+    elif best not in groups or not rivals:  # other test problems, verdicts that are gone, or collapsed seeds
+        sentences = ["No winner: no other group can be compared."]
     elif best not in compared or len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
         sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
     else:
         values = {label: group.with_seeds(seeds).values(name) for label, group in compared.items()}
-        sentences = compare_with_best(values, best, tied)
+        rival_text = "all others compared" if not_compared or collapse_texts else "all others"
+        sentences = compare_with_best(values, best, tied, rival_text=rival_text)
         sentences += list_groups("Not compared", not_compared)
     sentences += list_groups("Collapsed", collapse_texts)
     return " ".join(sentences)
 
 
-def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequence[str]) -> list[str]:
+def compare_with_best(
+    values: Mapping[str, np.ndarray], best: str, tied: Sequence[str], *, rival_text: str = "all others"
+) -> list[str]:
     """Say that the best groups are above all others, else which ones are below another or may be as good.
 
-    values: [seeds, problems] by group.
+    values: [seeds, problems] by group. rival_text: words for all groups of `values` but the best.
     """
     labels = list(values)
     table = below_another(np.stack(list(values.values())))
@@ -144,7 +150,7 @@ def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequenc
     rivals = [label for label in labels if label not in winners]
     if winners and rivals and is_below.loc[rivals, winners].all(axis=None):
         subject = "They are" if tied else "It is"
-        return [f"{subject} above all others, {CONFIDENCE}."]
+        return [f"{subject} above {rival_text}, {CONFIDENCE}."]
 
     sentences = list_groups(f"Below another, {CONFIDENCE}", losers)
     if best not in losers:  # else its mean is the highest by seeds that the others lack
