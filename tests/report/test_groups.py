@@ -85,6 +85,22 @@ def test_runs_of_different_settings_are_never_averaged():
     assert runs_frame(comparison.runs).columns.is_unique
 
 
+def test_what_differs_is_told_unless_the_name_of_the_algorithm_data_or_model_says_it():
+    def differing(*changes):
+        return group_runs([made_run(f"r{index}", {}, {}, **change) for index, change in enumerate(changes)]).confounded
+
+    all_of_it = {"compose__name": "uniform", "compose__n_examples": None}
+    some_of_it = {"compose__name": "anna_karenina", "compose__n_examples": 1600, "compose__order": "first"}
+    assert differing(all_of_it, some_of_it) == "compose.n_examples (1600, not set)"
+
+    few = {"algo__name": "topr", "data__name": "gsm8k", "data__n": 16}
+    many = {"algo__name": "is", "data__name": "gsm8k", "data__n": 32}
+    math_like = {"algo__name": "is", "data__name": "math", "data__n": 32}
+    assert differing(few, math_like | {"algo__name": "topr"}) == ""
+    assert differing(few, many, math_like) == "data.n (16, 32)"
+    assert differing({"algo__name": "topr", "algo__b": 1}, {"algo__name": "is", "algo__b": 2}) == ""
+
+
 def test_tests_and_commits_of_all_runs_are_listed():
     runs = [made_run("a", {}, {}), made_run("b", {}, {}, seed=1)]
     for run, problems in zip(runs, (50, 200), strict=True):

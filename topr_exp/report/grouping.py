@@ -25,6 +25,7 @@ FIRST_KEYS = (
     "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
 )  # fmt: skip
 SHORT_KEYS = {"effective_positive": "p̃", "baseline": "c", "compose.positive_share": "p"}
+NAMING_GROUPS = ("algo", "data", "model")  # whose names stand for all of their settings
 NULL_TEXT = "not set"
 
 
@@ -51,13 +52,30 @@ class RunGroups:
     @property
     def confounded(self) -> str:
         """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
-        named_prefixes = tuple(f"{key.removesuffix('.name')}." for key in self.keys)  # algo.name names all of algo
         texts = []
         for key in self.differing:
-            if key not in self.keys and not key.startswith(named_prefixes):
+            if key not in self.keys and not self.is_named(key):
                 values = sorted(set(self.value_texts(key)))
                 texts.append(f"{key} ({', '.join(values)})")
         return "; ".join(texts)
+
+    def is_named(self, key: str) -> bool:
+        """Return True where the name of an algorithm, data or model says the value, as algo.name that of algo.b_neg.
+
+        The name of another group, as compose.name, says the values of the settings that only some of its choices have.
+        """
+        group = key.partition(".")[0]
+        name_key = f"{group}.name"
+        if name_key not in self.keys:
+            return False
+        runs = [run for run in self.runs if run.settings]
+        values_by_name: dict[str, set[str]] = {}
+        for run in runs:
+            name = canonical(run.settings.get(name_key))
+            values_by_name.setdefault(name, set()).add(canonical(run.settings.get(key)))
+        follows_from_name = all(len(values) == 1 for values in values_by_name.values())
+        is_of_some_choices = not all(key in run.settings for run in runs)
+        return follows_from_name and (group in NAMING_GROUPS or is_of_some_choices)
 
 
 def group_runs(runs: Sequence[Run]) -> RunGroups:
