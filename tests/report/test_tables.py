@@ -44,6 +44,16 @@ def test_each_group_has_the_mean_of_its_runs_in_csv_latex_and_page(comparison):
         assert f"<td>{algo}</td><td>3</td><td>{'</td><td>'.join(cells)}</td>" in page
 
 
+def test_a_group_says_how_many_of_its_runs_its_final_figures_are_of():
+    runs = [made_run(f"r{seed}", evaluation(30, 40, 20), evaluation(60, 70, 5), seed=seed) for seed in range(3)]
+    runs[1].status = "running"
+
+    comparison = group_runs(runs)
+
+    assert groups_frame(comparison)[["runs", "finished"]].to_numpy().tolist() == [[3, 2]]
+    assert "topr & 2 of 3 & 60.0" in groups_tex(comparison)
+
+
 def test_latex_and_spreadsheets_get_text_as_text():
     formula_as_name = made_run("=HYPERLINK(1)", {}, {}, lr=r"a_b & 5% {<x>} \input{y} #$")
     formula_as_value = made_run("b", {}, {}, lr="=1+1")

@@ -58,7 +58,10 @@ def total_seconds(run: Run) -> float | None:
 
 
 def groups_frame(run_groups: RunGroups) -> pd.DataFrame:
-    """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over."""
+    """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over.
+
+    Final figures are over the finished ones alone.
+    """
     names = [*headlines(run_groups.runs), *VERDICTS]
     rows = []
     for label, runs in run_groups.groups.items():
@@ -66,8 +69,13 @@ def groups_frame(run_groups: RunGroups) -> pd.DataFrame:
         for key in run_groups.keys:
             row[key] = value_text(runs[0].settings.get(key))
         row["runs"] = len(runs)
+        row["finished"] = finished_count(runs)
         rows.append(row | estimate_columns(runs, names))
     return pd.DataFrame(rows).set_index("group")
+
+
+def finished_count(runs: Sequence[Run]) -> int:
+    return sum(run.is_done for run in runs)
 
 
 def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
@@ -116,7 +124,11 @@ def groups_tex(run_groups: RunGroups) -> str:
 def group_rows(run_groups: RunGroups, groups: Groups) -> list[Row]:
     rows = []
     for label, runs in groups.items():
-        rows.append({"group": label, "runs": len(runs), **score_columns(run_groups, runs)})
+        size: int | str = len(runs)
+        finished = finished_count(runs)
+        if 0 < finished < len(runs):  # the final figures are of these alone
+            size = f"{finished} of {len(runs)}"
+        rows.append({"group": label, "runs": size, **score_columns(run_groups, runs)})
     return rows
 
 
