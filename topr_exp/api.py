@@ -126,7 +126,8 @@ def check_choice(name: str, value: str, *choices: str) -> None:
 def read_curves(*folders: str | Path, split: Literal["train", "test"] = "train") -> pd.DataFrame:
     """Tabulate every number that the runs logged, a row for each run and optimizer step.
 
-    split: "train" for metrics of the updates, "test" for evaluations on the same problems while training.
+    split: "train" for metrics of the updates, "test" for evaluations on the same problems while training; their number
+    is in the column problems: with `evaluation.every` the first `evaluation.problems`, else all.
     """
     check_choice("split", split, "train", "test")
     kind = "training" if split == "train" else "test"

@@ -132,6 +132,21 @@ def test_figures_never_pool_groups_and_show_the_best():
     assert list(percents(plots["final"]["pass@1"]).values()) == best
 
 
+def test_curves_on_other_numbers_of_problems_say_so():
+    """As of runs with and without evaluation.every, whose curve then is on all test problems."""
+    runs = [*runs_of("topr", 60, 70, 5), *runs_of("is", 45, 50, 11)]
+    for run in runs:
+        for record in run.curve:
+            record["problems"] = 50
+    assert list(lines_by_plot(runs)["curve_pass_1"]) == ["topr", "is"]
+
+    for record in runs[-1].curve:
+        record["problems"] = 200
+    lines = lines_by_plot(runs)
+    assert list(lines["curve_pass_1"]) == ["topr, 50 problems", "is, 50 or 200 problems"]
+    assert list(lines["training_loss"]) == ["topr", "is"]
+
+
 # ---- drawing
 
 

@@ -16,6 +16,7 @@ from topr_exp.evaluation.intervals import Point, t_half_width
 from topr_exp.report.estimates import Groups, estimate, finished_only, headlines
 from topr_exp.report.grouping import RunGroups, settings_text
 from topr_exp.report.reader import Run, was_truncated
+from topr_exp.runs.records import is_count
 from topr_exp.runtime.json_files import DAMAGE, as_number
 
 MOST_LINES = 10  # of a plot
@@ -127,8 +128,12 @@ def is_share(name: str) -> bool:
 
 def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
     """A number against the updates, or against a key of CURVE_AXES, a line a group. kind: "test" or "training"."""
+    names_problems = kind == "test" and len(tested_problems(runs_of(groups))) > 1
     curves: Curves = {}
     for label, runs in groups.items():
+        if names_problems:
+            counts = " or ".join(map(str, tested_problems(runs)))
+            label = f"{label}, {counts} problems"
         curves[label] = []
         for run in runs:
             frame = run.curves[kind]
@@ -154,6 +159,17 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
         lines=mean_lines(curves, share=share, interpolate=bool(axis)),
         share=share,
     )
+
+
+def tested_problems(runs: Sequence[Run]) -> list[int]:
+    """On how many test problems the curves of runs are, in order."""
+    counts = set()
+    for run in runs:
+        for record in run.curve:
+            count = record.get("problems")
+            if is_count(count):
+                counts.add(count)
+    return sorted(counts)
 
 
 def mean_lines(curves: Curves, *, share: bool, interpolate: bool = False) -> list[Line]:

@@ -25,7 +25,7 @@ TRUNCATED_SHARES = {  # title in a table -> path in the summary
     "base cut off": ("base", "truncated_share"),
     "training cut off": ("truncated_share",),
 }
-POSITION_KEYS = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
+POSITION_KEYS = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "subset", "round")
 
 
 @dataclass
