@@ -130,6 +130,7 @@ def test_groups_of_other_test_problems_are_told_apart_and_not_compared(tmp_path)
 
     assert frame["runs"].to_dict() == {"test=1": 2, "test=2": 2}
     assert frame["not_compared"].dropna().to_dict() == {"test=2": "other test problems"}
+    assert frame["difference_low"].dtype == float, "without any difference, too"
     groups = read_groups(tmp_path)
     with refused("other test problems: these groups can't be paired by problem"):
         difference(groups["test=1"], groups["test=2"])

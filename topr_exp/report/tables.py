@@ -1,5 +1,6 @@
 """Tables of runs and groups: as data frames, CSV, LaTeX, and rows for people."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,13 +41,18 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
             column = f"{key} (setting)" if is_name_in_use else key
             row[column] = value
         for name in SUMMARY_COLUMNS:
-            row[name] = run.figure(name)
+            row[name] = number_or_nan(run.figure(name))
         row["updates"] = run.update_count
-        row["seconds"] = total_seconds(run)
+        row["seconds"] = number_or_nan(total_seconds(run))
         for stage in ("base", "final"):
-            row[f"{stage}_truncated_share"] = run.figure(stage, "truncated_share")
+            row[f"{stage}_truncated_share"] = number_or_nan(run.figure(stage, "truncated_share"))
         rows.append(row | estimate_columns([run], names))
     return pd.DataFrame(rows).set_index("run")
+
+
+def number_or_nan(number: float | None) -> float:
+    """A number for a column, which without any numbers is one of floats all the same."""
+    return number if number is not None else math.nan
 
 
 def total_seconds(run: Run) -> float | None:
@@ -88,12 +94,12 @@ def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
 
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
-    """Columns NAME, NAME_low, NAME_high and NAME_interval_over; None where there is no number."""
-    point = interval.as_dict() if interval is not None else {}
+    """Columns NAME, NAME_low, NAME_high and NAME_interval_over; NaN, the last None, where there is no number."""
+    bounds = interval if interval is not None else Interval(math.nan)
     return {
-        name: point.get("value"),
-        f"{name}_low": point.get("low"),
-        f"{name}_high": point.get("high"),
+        name: bounds.value,
+        f"{name}_low": bounds.low,
+        f"{name}_high": bounds.high,
         f"{name}_interval_over": interval.over if interval is not None else None,
     }
 
