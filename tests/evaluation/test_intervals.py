@@ -65,7 +65,7 @@ def test_a_single_problem_has_no_uncertainty_to_give():
     assert interval.as_dict() == {"value": 0.25, "low": None, "high": None}
     assert standard_error(of_one_problem[0]) is None
     assert crossed_interval(of_one_problem).over == "nothing"
-    assert crossed_interval(of_two_seeds).over == "2 seeds, problems"
+    assert crossed_interval(of_two_seeds).over == "2 seeds"
 
 
 # ---- shares and counts

@@ -344,7 +344,10 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
         high = min(high, 1.0)
 
     cautious = crossed_error(squares, seed_count, problem_count, cautious=True)
-    return Interval(mean, low, high, seeds=seed_count, error=error, freedom=float(cautious.freedom))
+    has_problems = problem_count > 1  # whose spread is known
+    return Interval(
+        mean, low, high, seeds=seed_count, problems=has_problems, error=error, freedom=float(cautious.freedom)
+    )
 
 
 # ---- the best of several
