@@ -95,6 +95,16 @@ def test_runs_that_may_not_be_read_are_left_out_with_a_warning(ordinary_user, ca
     assert f"cannot read {hidden}: Permission denied; what is in it is left out" in capsys.readouterr().err
 
 
+def test_a_run_is_finished_by_its_mark_not_by_what_its_state_says(tmp_path):
+    _, folder = make_run(tmp_path, done=False)
+    write_json(folder / "state.json", {"status": "done"})
+
+    run = read_run(folder)
+
+    assert (run.status, run.is_done) == ("unfinished", False)
+    assert any(note.startswith("not finished") for note in run.notes)
+
+
 # ---- a damaged run is a line of its own in the report, compare and `sweeps status`, whatever stands in its files
 
 RESULTS = ("summary.json", "config.json", "eval.jsonl", "metrics.jsonl")

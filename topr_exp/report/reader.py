@@ -18,6 +18,7 @@ from topr_exp.runtime.terminal import printable, warn
 from topr_exp.types import TOPRError
 
 RUN_FILES = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
+DONE = "done"  # the status of a finished run, that has its mark
 SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")  # hold no runs
 SEARCH_DEPTH = 4  # levels below a given folder
 TRUNCATED_SHARES = {  # title in a table -> path in the summary
@@ -52,7 +53,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        return self.status == "done"
+        return self.status == DONE
 
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
@@ -84,7 +85,7 @@ class Run:
     def read(self) -> None:
         """Fill the fields from the files of the folder."""
         if (self.path / MARK).exists():
-            self.status = "done"
+            self.status = DONE
         self._read_settings()
         self.environment = self._read_json("environment.json", is_expected=False)
         self._read_summary()
@@ -124,7 +125,7 @@ class Run:
         if (self.path / ERROR).is_file():
             self.notes.append(f"failed: {last_error(self.path)[:300]}")
         status = self._read_json("state.json", is_expected=False).get("status")
-        if isinstance(status, str):
+        if isinstance(status, str) and status != DONE:  # which it says before the mark is written
             self.status = status
 
     def _read_logs(self) -> None:
