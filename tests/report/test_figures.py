@@ -10,7 +10,7 @@ import pytest
 from tests import by_hand
 from tests.conftest import each_row
 from tests.report.made_up import evaluation, made_run
-from topr_exp.report.drawing import draw, draw_files
+from topr_exp.report.drawing import draw, draw_files, offset_positions
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import Line, Plot, band, plot_runs, size_by_age, thin
 from topr_exp.report.reader import to_frame
@@ -132,6 +132,18 @@ def test_figures_never_pool_groups_and_show_the_best():
     assert list(percents(plots["final"]["pass@1"]).values()) == best
 
 
+def test_a_sweep_of_too_many_lines_says_which_it_shows():
+    runs = []
+    for level in range(40, 64, 2):
+        for share in (0.1, 0.2, 0.5):
+            runs.append(made_run(f"{level}{share}", BASE, BASE, p=level, effective_positive=share))
+
+    captions = {plot.name: plot.caption for plot in plot_runs(group_runs(runs))}
+
+    expected = "final pass@1 against effective_positive (10 of 12 lines, those with the most points)"
+    assert captions["sweep_effective_positive"] == expected
+
+
 def test_curves_on_other_numbers_of_problems_say_so():
     """As of runs with and without evaluation.every, whose curve then is on all test problems."""
     runs = [*runs_of("topr", 60, 70, 5), *runs_of("is", 45, 50, 11)]
@@ -161,6 +173,18 @@ def drawn_axes(**options):
     assert draw_files([plot])[0] == draw_files([plot])[0], "the same runs give the same files"
     (axes,) = draw(plot).axes
     return axes
+
+
+@pytest.mark.parametrize("log_x", [False, True])
+def test_points_of_many_lines_stay_nearest_to_their_position(log_x):
+    positions = np.array([0.02, 0.05, 0.1, 1.0])
+    points = pd.DataFrame({"mean": 0.5, "low": 0.4, "high": 0.6}, index=positions)
+    lines = [Line(str(style), style, points) for style in range(10)]
+    plot = Plot("x", "sweep", "x", "x", "y", lines, whiskers=True, log_x=log_x)
+
+    for index in range(len(lines)):
+        distances = np.abs(offset_positions(plot, index)[:, None] - positions)
+        assert distances.argmin(axis=1).tolist() == [0, 1, 2, 3]
 
 
 def test_whiskers_reach_from_the_low_to_the_high_end():

@@ -121,16 +121,26 @@ def offset_positions(plot: Plot, index: int) -> np.ndarray:
     x = plot.lines[index].points.index.to_numpy(float)
     middle = (len(plot.lines) - 1) / 2
     steps_aside = index - middle
-    positions = all_positions(plot.lines)
-    first = min(positions)
-    last = max(positions)
-    if plot.log_x:  # equal distances are equal factors
-        return x * (last / first) ** (OFFSET * steps_aside)
     if plot.ticks:
         return x + steps_aside * TICK_OFFSET
+    positions = np.unique(all_positions(plot.lines))
+    if plot.log_x:  # equal distances are equal factors
+        return x * np.exp(steps_aside * offset_of_line(np.log(positions), len(plot.lines)))
     if plot.whiskers:
-        return x + steps_aside * (OFFSET * (last - first))
+        return x + steps_aside * offset_of_line(positions, len(plot.lines))
     return x
+
+
+def offset_of_line(positions: np.ndarray, line_count: int) -> float:
+    """How far apart to draw the lines' points of one position, so that they stay nearest to it.
+
+    positions: all of them, sorted and distinct.
+    """
+    if len(positions) == 1:
+        return 0.0
+    least_gap = float(np.diff(positions).min())
+    full_width = float(positions[-1] - positions[0])
+    return min(OFFSET * full_width, least_gap / 2 / line_count)
 
 
 def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist]:

@@ -151,7 +151,8 @@ def render_overview(run_groups: RunGroups) -> str:
     for run in run_groups.runs:
         notes += [f"{run.name}: {note}" for note in run.notes]
     if len(run_groups.groups) > MOST_LINES:
-        notes.append(f"figures show the {MOST_LINES} of {len(run_groups.groups)} groups with the highest final pass@1")
+        count = len(run_groups.groups)
+        notes.append(f"figures, but for sweeps, show the {MOST_LINES} of {count} groups with the highest final pass@1")
     html = ""
     if notes:
         items = [f"<li>{escape(note)}</li>" for note in notes]

@@ -382,10 +382,13 @@ def sweep_plots(run_groups: RunGroups) -> Iterator[Plot]:
         if len(set(all_positions(lines))) < 3:
             continue
         longest_lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]
+        caption = f"final pass@1 against {axis}"
+        if len(lines) > MOST_LINES:
+            caption += f" ({MOST_LINES} of {len(lines)} lines, those with the most points)"
         yield Plot(
             f"sweep_{file_part(axis)}",
             "sweep",
-            f"final pass@1 against {axis}",
+            caption,
             x_title=AXIS_TITLES.get(axis, axis),
             y_title="final pass@1 (%)",
             lines=longest_lines,
