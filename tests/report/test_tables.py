@@ -1,5 +1,7 @@
 """The report's tables: every number under its name, in the row of its run or group."""
 
+import math
+
 import pytest
 
 from tests import by_hand
@@ -52,6 +54,12 @@ def test_a_group_says_how_many_of_its_runs_its_final_figures_are_of():
 
     assert groups_frame(comparison)[["runs", "finished"]].to_numpy().tolist() == [[3, 2]]
     assert "topr & 2 of 3 & 60.0" in groups_tex(comparison)
+
+
+def test_settings_without_a_limit_are_numbers_in_a_data_frame():
+    runs = [made_run(f"run_{limit}", *[evaluation(30, 40, 20)] * 2, algo__b_pos=limit) for limit in (".inf", 1.0)]
+
+    assert runs_frame(runs)["algo.b_pos"].tolist() == [math.inf, 1.0]
 
 
 def test_latex_and_spreadsheets_get_text_as_text():

@@ -18,6 +18,7 @@ Row = dict[str, Any]  # by title of a column
 SUMMARY_COLUMNS = ("baseline", "effective_positive", "positive_share", "n_train", "truncated_share")
 RUN_COLUMNS = ("run", "folder", "status", "notes", "group", "updates", "seconds")
 FORMULA_STARTS = ("=", "+", "@", "\t", "\r")  # of text that a spreadsheet would compute
+INFINITIES = {".inf": math.inf, "-.inf": -math.inf}  # settings of losses, which config.json has as text
 LATEX = {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "p̃": r"$\tilde{p}$"}
 
 
@@ -39,7 +40,7 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
         for key, value in run.settings.items():
             is_name_in_use = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
             column = f"{key} (setting)" if is_name_in_use else key
-            row[column] = value
+            row[column] = INFINITIES.get(value, value) if isinstance(value, str) else value
         for name in SUMMARY_COLUMNS:
             row[name] = number_or_nan(run.figure(name))
         row["updates"] = run.update_count
