@@ -101,13 +101,31 @@ class Section:
 
 @functools.cache
 def ranges(schema: Any) -> list[tuple[str, Range]]:
-    """The ranges of the keys that have one, in the order of the keys."""
+    """The ranges of the keys that have one, in the order of the keys.
+
+    A range within an annotation, as in `Count | None`, is refused: nothing would apply it.
+    """
     hints = typing.get_type_hints(schema, include_extras=True)
     ranges_by_key = []
     for name, hint in hints.items():
+        if has_inner_range(hint):
+            raise ConfigError(
+                f"{name}: a range within a type is not applied; write Annotated[WHOLE TYPE, RANGE], as in "
+                "Annotated[int | None, at_least(1)]"
+            )
         for range_ in getattr(hint, "__metadata__", ()):  # what Annotated has beside the type
             ranges_by_key.append((name, range_))
     return ranges_by_key
+
+
+def has_inner_range(hint: Any) -> bool:
+    """True for an annotation with a range on a part of its type alone: of a union, a list or a dict."""
+    annotated_type = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+    for part in typing.get_args(annotated_type):
+        metadata = getattr(part, "__metadata__", ())
+        if any(isinstance(item, Range) for item in metadata) or has_inner_range(part):
+            return True
+    return False
 
 
 def build(schema: Any, values: Any, prefix: str) -> Any:
@@ -152,15 +170,14 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
     options = options_of(hint)
     is_bool = isinstance(value, bool)  # which for Python is an int, too
-    if isinstance(value, str) and has_half_pair(value):
-        raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
-    if isinstance(value, str) and "\0" in value:
-        raise ConfigError(f"{key}={value!a}: expected a text without NUL, which no name of a file can hold")
+    if isinstance(value, str):
+        refuse_strange_characters(key, value)
     for option in options:
         kind = typing.get_origin(option) or option
-        if words := choices_of(option):
-            if isinstance(value, str) and value in words:
-                return value
+        if choices := choices_of(option):
+            for choice in choices:
+                if type(value) is type(choice) and value == choice:
+                    return value
         elif kind is float:  # what YAML calls infinity is text on Hydra's command line
             if value == ".inf":
                 return math.inf
@@ -168,19 +185,53 @@ def convert(key: str, value: Any, hint: Any) -> Any:
                 return float(value)
         elif dataclasses.is_dataclass(kind) and isinstance(value, dict):  # a group within a group
             return build(kind, value, f"{key}.")
-        elif kind is list and isinstance(value, list):
-            item_hints = typing.get_args(option)
-            return [convert(f"{key}[{i}]", item, item_hints[0]) for i, item in enumerate(value)]
+        elif kind in (list, dict) and isinstance(value, kind):
+            return convert_items(key, value, option)
         elif kind is Any or (isinstance(value, kind) and is_bool == (kind is bool)):
             return value
+    raise wrong_type(key, value, options)
+
+
+def refuse_strange_characters(key: str, text: str) -> None:
+    """Raise ConfigError for a text that no file, or no name of one, can hold."""
+    if has_half_pair(text):
+        raise ConfigError(f"{key}={text!a}: expected UTF-8; half of a surrogate pair is no character")
+    if "\0" in text:
+        raise ConfigError(f"{key}={text!a}: expected a text without NUL, which no name of a file can hold")
+
+
+def convert_items(key: str, values: list[Any] | dict[Any, Any], option: Any) -> list[Any] | dict[Any, Any]:
+    """A list or a dict, each of its values as the type `option` asks; as they are where it says nothing of them."""
+    (*_, item_hint) = typing.get_args(option) or (Any,)
+    if isinstance(values, dict):
+        return {name: convert(f"{key}.{name}", item, item_hint) for name, item in values.items()}
+    return [convert(f"{key}[{i}]", item, item_hint) for i, item in enumerate(values)]
+
+
+def wrong_type(key: str, value: Any, options: Collection[Any]) -> ConfigError:
+    """The error for a value that is of none of the types that are allowed."""
+    hint = ""
+    if str in options and isinstance(value, (bool, int, float)):  # such as 007, of which 7 is left
+        hint = "; a text that looks like a number needs quotes"
+    if isinstance(value, str) and {int, float} & {*options} and is_number(value):
+        hint = (
+            "; it is a text, as is each number in quotes, after a 0 or from ${oc.env:NAME} "
+            "(a YAML makes it a number by ${oc.decode:${oc.env:NAME}})"
+        )
     expected = " or ".join(map(describe, options))
-    is_unquoted_text = str in options and isinstance(value, (bool, int, float))  # such as 007, of which 7 is left
-    quotes = "; a text that looks like a number needs quotes" if is_unquoted_text else ""
-    raise ConfigError(f"{key}={show(value)}: expected {expected}{quotes}")
+    return ConfigError(f"{key}={show(value)}: expected {expected}{hint}")
 
 
-def choices_of(option: Any) -> Collection[str]:
-    """The words that a Literal lists; none of another type."""
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def choices_of(option: Any) -> Collection[Any]:
+    """The values that a Literal lists; none of another type."""
     if typing.get_origin(option) is Literal:
         return typing.get_args(option)
     return ()
@@ -189,7 +240,7 @@ def choices_of(option: Any) -> Collection[str]:
 def describe(option: Any) -> str:
     """A type in a user's words."""
     if choices := choices_of(option):
-        return "one of " + ", ".join(choices)
+        return "one of " + ", ".join(map(show, choices))
     if dataclasses.is_dataclass(option):
         keys = [f"{field.name}: ..." for field in dataclasses.fields(option)]
         return f"{{{', '.join(keys)}}}"

@@ -1,9 +1,12 @@
 """Settings: every YAML composes, and each value comes from the place that has the last word."""
 
 import dataclasses
+import json
 import re
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -14,7 +17,7 @@ from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.schema import show
+from topr_exp.schema import Count, show
 from topr_exp.types import ConfigError
 
 MODELS = sorted(path.stem for path in CONF.glob("model/*.yaml"))
@@ -198,6 +201,26 @@ UnnamedSignals | signal_names must name the tensors that `signals` returns
 def test_a_loss_declares_nothing_that_nobody_knows(name, message):
     target = f"algo._target_={__name__}.{name}"
 
+@dataclass(frozen=True)
+class Typed(DPO):
+    """A loss with a field of each type that a setting may have."""
+
+    order: Literal[1, 2] = 1
+    kind: Literal["soft", 0] | None = None
+    powers: list = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RangeOfAPart(DPO):
+    steps: Count | None = None
+
+
+class NoDataclass(DPO):
+    ceiling: float
+
+
     with refused(f"^{re.escape(target)}: {re.escape(message)}", ConfigError):
         config_of("algo=dpo", target)
 
@@ -206,6 +229,48 @@ def test_a_loss_declares_nothing_that_nobody_knows(name, message):
 
 
 def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
+# A setting of Typed | its value in JSON
+TYPED = """
+order=2 | 2
+kind=soft | "soft"
+kind=0 | 0
+kind=null | null
+powers=[1,a] | [1, "a"]
+steps=[1,2] | [1, 2]
+weights={short:1,long:0.5} | {"short": 1.0, "long": 0.5}
+"""
+# A setting of Typed | how it is refused
+MISTYPED = """
+order=3 | algo.order=3: expected one of 1, 2
+order=true | algo.order=true: expected one of 1, 2
+steps=[a] | algo.steps[0]=a: expected a whole number
+weights={short:no} | algo.weights.short=no: expected a number
+"""
+
+
+@each_row("setting value", TYPED)
+def test_a_loss_may_have_settings_of_each_of_these_types(setting, value):
+    words = [f"algo._target_={__name__}.Typed", f"algo.{setting}"]
+
+    assert getattr(config_of("algo=dpo", *words).algo, setting.partition("=")[0]) == json.loads(value)
+
+
+@each_row("setting message", MISTYPED)
+def test_a_value_of_another_type_is_refused(setting, message):
+    with refused(f"^{re.escape(message)}", ConfigError):
+        config_of("algo=dpo", f"algo._target_={__name__}.Typed", f"algo.{setting}")
+
+
+def test_a_range_that_nothing_would_apply_is_refused():
+    with refused(r"algo.steps: a range within a type is not applied; write Annotated\[", ConfigError):
+        config_of("algo=dpo", f"algo._target_={__name__}.RangeOfAPart", "algo.steps=-3")
+
+
+def test_a_class_that_is_no_dataclass_is_refused_by_name():
+    with refused(r"NoDataclass: write @dataclass\(frozen=True\) above the class", ConfigError):
+        config_of("algo=dpo", f"algo._target_={__name__}.NoDataclass", "algo.ceiling=2")
+
+
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.rglob("*.yaml")]
     commands = []
     for page in pages:

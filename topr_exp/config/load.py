@@ -173,9 +173,20 @@ def named_class(key: str, settings: Mapping[str, Any]) -> Any:
 def class_of(key: str, target: Any) -> Any:
     """Import the class that a setting names; ConfigError where there is none."""
     if not isinstance(target, str):
+    if lacks_decorator(schema):
+        raise ConfigError(
+            f"{key}._target_={target}: write @dataclass(frozen=True) above the class, whose fields are lost"
+        )
         raise ConfigError(f"{key} must name a class, as in package.module.Class; got {show(target)}")
     if ":" in target:
         raise ConfigError(f"{key}={target}: write {key}={target.replace(':', '.')}")
+def lacks_decorator(schema: type) -> bool:
+    """True for a class that adds fields to those of its base and is not made a dataclass itself."""
+    if "__dataclass_fields__" in vars(schema):
+        return False
+    return any("ClassVar" not in str(hint) for hint in inspect.get_annotations(schema).values())
+
+
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_user_module(module), name)
