@@ -363,8 +363,15 @@ def identity_settings(settings: Any, prefix: str) -> Iterator[Setting]:
     for field in dataclasses.fields(settings):
         key = f"{prefix}{field.name}"
         value = getattr(settings, field.name)
-        if key not in NOT_IDENTITY and value is not None and value != field.default:
+        if key not in NOT_IDENTITY and value is not None and value != default_of(field):
             yield Setting(field, key, value)
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field, also of a list or a group, which a dataclass has made; MISSING where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def run_name(settings: Any, own_loss: Any = None, swept_keys: Iterable[str] = ()) -> str:
@@ -401,7 +408,7 @@ def non_default_parts(settings: Any, shown_keys: Collection[str] = (), prefix: s
     for field, key, value in identity_settings(settings, prefix):
         if dataclasses.is_dataclass(value):
             yield from non_default_parts(value, shown_keys, f"{key}.")
-        elif key in ABBREVIATIONS or key in shown_keys or field.default is not dataclasses.MISSING:
+        elif key in ABBREVIATIONS or key in shown_keys or default_of(field) is not dataclasses.MISSING:
             part = name_part(ABBREVIATIONS.get(key, field.name), value)
             if part is not None:
                 yield part

@@ -10,8 +10,9 @@ import pytest
 from tests.algorithms.tabular_policies import NAMES as LOSSES
 from tests.conftest import config_of, each_row, plan_of
 from tests.extending import LOSS, project
+from topr_exp.algorithms.regressions import DPO
 from topr_exp.config.yamls import loss_of_own_yaml
-from topr_exp.schema import NOT_IDENTITY, run_name
+from topr_exp.schema import NOT_IDENTITY, identity, run_name
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
 
@@ -46,6 +47,22 @@ def test_a_folder_of_an_earlier_release_is_found_by_its_hash(tmp_path):
     assert config.folder == earlier_folder
     folder.mkdir()
     assert config.folder == folder
+
+
+@dataclasses.dataclass(frozen=True)
+class WithAList(DPO):
+    """A loss to which a field with a list was added."""
+
+    added: list[float] = dataclasses.field(default_factory=list)
+
+
+def test_a_list_that_is_added_to_a_loss_renames_no_run():
+    dpo = config_of("algo=dpo").algo
+
+    assert identity(WithAList(dpo.name, dpo.beta)).items() - identity(dpo).items() == {
+        ("_target_", f"{__name__}.WithAList")
+    }
+    assert identity(WithAList(dpo.name, dpo.beta, [1.0]))["added"] == [1.0]
 
 
 # ---- what decides a result
