@@ -156,6 +156,18 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_everything_else
         assert show(attrgetter(key)(config)) == value, key
 
 
+def test_values_of_ones_own_yaml_that_the_model_replaces_are_a_warning(tmp_path, capsys):
+    write_file(tmp_path / "data/mine.yaml", "defaults: [gsm8k, _self_]\nn: 4\neval_n: 8\nthreshold: 0.5\n")
+    write_file(tmp_path / "experiment/four.yaml", "# @package _global_\ndata: {n: 4}\n")
+    words = ["--config-dir", str(tmp_path), "data=mine"]
+    for settings in ([], ["data.n=5"], ["experiment=four"]):
+        plan_of(*words, *settings)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "mine.yaml" in line]
+    assert len(lines) == 1
+    assert "data/mine.yaml: data.n=4 not used, since model=tiny comes after it" in lines[0]
+
+
 def test_a_tilde_is_the_home_folder():
     """Else the folder of a run is called `~`, which some libraries expand where they write, and others do not."""
     folder = Path.home() / "x"

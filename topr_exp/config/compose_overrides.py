@@ -29,7 +29,7 @@ from topr_exp import __version__
 from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
 from topr_exp.config.load import NAMED_BY_CHOICE, SETTINGS, VARIABLES, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
-from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
+from topr_exp.config.yamls import CONF, OwnFolder, find_yaml, plugin_modules, use_own_folder, values_of_yaml
 from topr_exp.schema import first_line, flatten, literal, show
 from topr_exp.types import ConfigError
 
@@ -373,6 +373,36 @@ def given_keys(override: Override) -> list[str]:
 
 def keys_of(overrides: Iterable[Override]) -> set[str]:
     return {str(override.key_or_group) for override in overrides}
+
+    def hidden_values(self) -> Iterator[str]:
+        """Describe the values of each YAML of the user's own that the model's YAML, which comes after it, replaces."""
+        given_keys = keys_of(self.overrides)
+        for settings, hydra in self.compositions.values():
+            choices = hydra.runtime.choices
+            composed_values = dict(flatten(OmegaConf.to_container(settings)))
+            model_values = self.values_of_choice("model", str(choices.model))
+            for group in sorted((self.groups & choices.keys()) - {"experiment", "hydra", "model"}):
+                file = find_yaml(group, str(choices[group]))
+                if file is None or file.is_relative_to(CONF):
+                    continue
+                hidden = []
+                for key, value in self.values_of_choice(group, str(choices[group])).items():
+                    is_replaced = key in model_values and composed_values.get(key) == model_values[key] != value
+                    if is_replaced and key not in given_keys:
+                        hidden.append(f"{key}={show(value)}")
+                if hidden:
+                    yield (
+                        f"{file}: {', '.join(hidden)} not used, since model={choices.model} comes after it and sets "
+                        "other values; say so on the command line or in an experiment's YAML"
+                    )
+
+    def values_of_choice(self, group: str, choice: str) -> dict[str, Any]:
+        """The values that the YAML of a choice sets itself; {} where there is none."""
+        file = find_yaml(group, choice)
+        if file is None:
+            return {}
+        values: dict[str, Any] = self.call(partial(values_of_yaml, file))
+        return values
 
 
 def without_model(overrides: Sequence[Override]) -> list[Override]:

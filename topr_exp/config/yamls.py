@@ -2,6 +2,7 @@
 
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -11,12 +12,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from topr_exp.schema import build, drop_keys
+from topr_exp.schema import build, drop_keys, flatten
 from topr_exp.types import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+GLOBAL_HEADER = re.compile(r"^#\s*@package\s+_global_", re.MULTILINE)
 PLUGINS = "topr_exp.conf"  # entry points of installed packages, each naming a module of YAMLs
 
 
@@ -57,6 +59,24 @@ def yaml_folders() -> Iterator[Path]:
             yield Path(str(importlib.resources.files(module)))
         except ImportError:  # Hydra says so where a choice of it is asked for
             continue
+
+
+def find_yaml(group: str, choice: str) -> Path | None:
+    """The YAML of a choice; None where it is in none of the folders."""
+    for folder in yaml_folders():
+        if (path := folder / group / f"{choice}.yaml").is_file():
+            return path
+    return None
+
+
+def values_of_yaml(path: Path) -> dict[str, Any]:
+    """The values that a group's YAML sets itself, by dotted key of a run, before any is computed."""
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(values, dict):
+        return {}
+    is_global = GLOBAL_HEADER.search(path.read_text(encoding="utf-8"))
+    prefix = "" if is_global else f"{path.parent.name}."
+    return dict(flatten(drop_keys(values, "defaults"), prefix=prefix))
 
 
 def loss_files() -> dict[str, Path]:

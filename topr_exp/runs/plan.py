@@ -63,6 +63,8 @@ def plan(args: Namespace) -> Plan:
 
 def warn_of_settings(configs: Sequence[Config]) -> None:
     """Warn of settings that no run reads, and of problems that a shipped model can't solve."""
+    for line in dict.fromkeys(composer.hidden_values()):
+        warn(line)
     for key in unread(configs[0]):
         if all(key in unread(config) for config in configs):
             warn(f"set and not read: {key}")
