@@ -292,7 +292,17 @@ class Composer:
             composed = self.call(load)
             settings = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
             self.compositions[choices] = Composition(settings, composed.hydra)
+        self.refuse_toy_of_yaml(overrides, settings)
         return self.compositions[choices]
+
+    def refuse_toy_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
+        """Raise ConfigError where an experiment's YAML names a larger model by its path alone, after model=tiny."""
+        if "model.path" in keys_of(overrides):
+            return
+        choice = self.compose_choices(overrides).hydra.runtime.choices.model
+        path = self.call(lambda: OmegaConf.select(settings, "model.path"))
+        if isinstance(path, str):
+            refuse_toy_settings(str(choice), path, self.loader.get_group_options("model"))
 
     def with_named_model(self, overrides: Sequence[Override]) -> list[Override]:
         """Overrides as Hydra takes them: a model that is no choice of its group as the choice and values."""

@@ -96,15 +96,17 @@ def settings_of_folder(folder: Path, shape: Shape | None, presets: Sequence[Pres
 
 def refuse_toy_settings(choice: str, word: str, choices: Sequence[str]) -> None:
     """Raise ConfigError where `model`=`choice` has settings of a shipped model and `model.path` is a larger one."""
+    if is_shipped(word):
+        return
     presets = read_presets(choices)
     toys = [preset for preset in presets if preset.toy and preset.name == choice]
-    if not toys or is_shipped(word):
+    if not toys:
         return
     folder = find_weights("model.path", word)
     if folder is None or not is_toy(shape_of(folder), presets):
         raise ConfigError(
             f"model={choice} model.path={word}: settings of a shipped model of 0.6 M parameters, for a larger one; "
-            f"leave model={choice} out, or give model={GENERAL}"
+            f"leave model={choice} out, or give model={GENERAL} (in a YAML defaults: [override /model: {GENERAL}])"
         )
 
 
