@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,6 +19,10 @@ from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
 
 SHARED_KEYS = ("cluster.name", "name", "output_dir")  # of the runs of a sweep
+UNREAD_HYDRA: dict[str, Any] = {  # settings of Hydra's own, as conf/config.yaml or Hydra has them
+    "run.dir": ".", "sweep.subdir": ".", "output_subdir": None, "callbacks": {}, "sweeper.max_batch_size": None,
+    "job.chdir": False, "job.env_set": {}, "job.env_copy": [],
+}  # fmt: skip
 RECOMPOSED_OVERRIDES = ("experiment=", "hydra.searchpath=", "model=", "name=")  # they may set cluster keys
 
 
@@ -48,6 +53,9 @@ def plan(args: Namespace) -> Plan:
     """Return the checked runs of a parsed command line; ConfigError with one line."""
     composer = Composer(args)
     refuse_plugins(composer.hydra)
+    refuse_unread_hydra(composer.hydra)
+    if composer.hydra.sweeper.params and not composer.is_sweep:
+        warn("set and not read: hydra.sweeper.params; for its sweep add -m, or to the YAML hydra: {mode: MULTIRUN}")
     jobs = []
     for overrides, composed in composer.jobs():
         config = load(composed)
@@ -104,6 +112,15 @@ def refuse_plugins(hydra: DictConfig) -> None:
         target = str(plugin._target_ if OmegaConf.is_dict(plugin) else plugin)
         if not target.endswith(f".Basic{kind}"):
             raise ConfigError(f"hydra/{kind.lower()} is {target}: leave it out; cluster says where runs start")
+
+
+def refuse_unread_hydra(hydra: DictConfig) -> None:
+    """Raise ConfigError for a setting of Hydra's own that a YAML changes and that nothing reads."""
+    for key, value in UNREAD_HYDRA.items():
+        if OmegaConf.select(hydra, key) != value:
+            raise ConfigError(
+                f"nothing reads hydra.{key}, which a YAML sets; output_dir, name and cluster say where runs are"
+            )
 
 
 # ---- the cluster of a resumed sweep
