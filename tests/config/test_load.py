@@ -201,18 +201,6 @@ class UnnamedSignals(DPO):
         return {}
 
 
-DECLARATIONS = """
-UnknownNeed | needs refrence, which nothing provides; allowed: pairs,
-NeedsText | needs must be a set of names; got 'pairs'
-UnknownRewards | rewards=zero-one: expected one of pm1, zero_one
-UnnamedSignals | signal_names must name the tensors that `signals` returns
-"""
-
-
-@each_row("name message", DECLARATIONS)
-def test_a_loss_declares_nothing_that_nobody_knows(name, message):
-    target = f"algo._target_={__name__}.{name}"
-
 @dataclass(frozen=True)
 class Typed(DPO):
     """A loss with a field of each type that a setting may have."""
@@ -233,14 +221,14 @@ class NoDataclass(DPO):
     ceiling: float
 
 
-    with refused(f"^{re.escape(target)}: {re.escape(message)}", ConfigError):
-        config_of("algo=dpo", target)
+DECLARATIONS = """
+UnknownNeed | needs refrence, which nothing provides; allowed: pairs,
+NeedsText | needs must be a set of names; got 'pairs'
+UnknownRewards | rewards=zero-one: expected one of pm1, zero_one
+UnnamedSignals | signal_names must name the tensors that `signals` returns
+"""
 
 
-# ---- documents
-
-
-def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
 # A setting of Typed | its value in JSON
 TYPED = """
 order=2 | 2
@@ -283,6 +271,18 @@ def test_a_class_that_is_no_dataclass_is_refused_by_name():
         config_of("algo=dpo", f"algo._target_={__name__}.NoDataclass", "algo.ceiling=2")
 
 
+@each_row("name message", DECLARATIONS)
+def test_a_loss_declares_nothing_that_nobody_knows(name, message):
+    target = f"algo._target_={__name__}.{name}"
+
+    with refused(f"^{re.escape(target)}: {re.escape(message)}", ConfigError):
+        config_of("algo=dpo", target)
+
+
+# ---- documents
+
+
+def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.rglob("*.yaml")]
     commands = []
     for page in pages:

@@ -175,6 +175,66 @@ def test_a_number_in_the_place_of_a_text_is_refused_where_its_words_are_lost(tmp
         config_of("--config-dir", str(tmp_path), "experiment=mine")
 
 
+# A YAML of the user's own | its text | a command line | a part of the line that answers it
+OWN_YAMLS = """
+experiment/mine | seed: 3 | experiment=mine | nothing reads experiment; a YAML of experiment/ that sets whole groups
+experiment/mine | defaults: [override /algo: tis] | experiment=mine | of experiment/ with an override begins with # @p
+cluster/mine | cluster: {threads: 3} | cluster=mine | nothing reads cluster.cluster; a YAML of cluster/ that sets whole
+sampler/mine | temperature: 0.7 | sampler=mine | sampler.name is not set; a YAML may take what it leaves out from anot
+cluster/mine | threads: 3 | cluster=mine | cluster.name is not set; a YAML may take what it leaves out from another
+experiment/mine | GLOBAL model: {path: owner/name} | experiment=mine | model=tiny model.path=owner/name: settings of a
+experiment/mine | GLOBAL hydra: {job: {chdir: true}} | experiment=mine | nothing reads hydra.job.chdir, which a YAML
+experiment/mine | GLOBAL hydra: {run: {dir: x}} | experiment=mine | nothing reads hydra.run.dir, which a YAML sets
+experiment/mine | GLOBAL seed: "3" | experiment=mine | seed=3: expected a whole number; it is a text, as is each number
+experiment/mine | GLOBAL optim: {lr: "1e-4"} | experiment=mine | optim.lr=1e-4: expected a number; it is a text
+"""
+
+
+@each_row("path text words message", OWN_YAMLS)
+def test_a_mistake_in_a_yaml_of_ones_own_is_one_line(path, text, words, message, tmp_path):
+    write_file(tmp_path / f"{path}.yaml", text.replace("GLOBAL ", "# @package _global_\n") + "\n")
+
+    with refused(re.escape(message), ConfigError):
+        plan_of("--config-dir", str(tmp_path), *words.split())
+
+
+def test_a_yaml_that_is_there_and_not_looked_for_is_named(working_folder):
+    text = (CONF / "algo/dpo.yaml").read_text(encoding="utf-8")
+    write_file(working_folder / "conf/algo/mine.yaml", text)
+    write_file(working_folder / "conf/algo/other.yml", text)
+
+    with refused("conf/algo/mine.yaml is read with --config-dir conf", ConfigError):
+        plan_of("algo=mine")
+    with refused("other.yml to .yaml", ConfigError):
+        plan_of("--config-dir", "conf", "algo=other")
+
+
+def test_the_sweep_of_a_yaml_that_does_not_start_is_a_warning(tmp_path, capsys):
+    text = "# @package _global_\nhydra: {sweeper: {params: {seed: '0,1'}}}\n"
+    write_file(tmp_path / "experiment/mine.yaml", text)
+    words = ["--config-dir", str(tmp_path), "experiment=mine"]
+
+    assert len(plan_of("-m", *words).jobs) == 2
+    assert capsys.readouterr().err == ""
+    assert len(plan_of(*words).jobs) == 1
+    assert "set and not read: hydra.sweeper.params; for its sweep add -m" in capsys.readouterr().err
+
+
+# A command line | a line of its settings
+UNLISTED = """
+algo=topr algo.correction=2 | correction: 2
+model.lora.rank=8 model.lora.alpha=4 | alpha: 4
+schedule=async schedule.max_lag=3 | max_lag: 3
+"""
+
+
+@each_row("words line", UNLISTED)
+def test_settings_that_no_yaml_lists_are_shown(words, line):
+    outcome = answer("topr_exp", "--cfg", "job", *words.split())
+
+    assert f" {line}\n" in outcome.stdout, outcome.stderr
+
+
 # ---- sweeps and YAMLs
 
 

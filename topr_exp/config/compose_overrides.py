@@ -27,7 +27,15 @@ from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
-from topr_exp.config.load import NAMED_BY_CHOICE, SETTINGS, VARIABLES, is_text, unknown_key
+from topr_exp.config.load import (
+    GLOBAL_HEADER,
+    NAMED_BY_CHOICE,
+    SETTINGS,
+    VARIABLES,
+    is_setting,
+    is_text,
+    unknown_key,
+)
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, find_yaml, plugin_modules, use_own_folder, values_of_yaml
 from topr_exp.schema import first_line, flatten, literal, show
@@ -35,6 +43,8 @@ from topr_exp.types import ConfigError
 
 USED_HYDRA_KEY = re.compile(r"hydra\.(mode|help|searchpath)\b")  # Hydra's own settings that a command line may give
 PROGRAM = "python -m topr_exp"
+# Of Hydra's error where a YAML lacks the line `# @package _global_`, so that it looks for a group within its own.
+OVERRIDE_WITHIN_GROUP = re.compile(r"Could not override '[^']*@(?P<group>\w+)\.")
 OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
 # What is passed over (quoted texts, escapes, ranges), or an element that Hydra reads as a number, true or false.
@@ -170,7 +180,7 @@ class Composer:
             hint += f"; for another one {OTHER_MODEL}"
         if group == "data" and Path(str(choice)).is_file():
             hint += f"; for a file of problems data=jsonl data.path={choice}, of completions data.completions={choice}"
-        raise ConfigError(f"{group}={show(choice)}: no such choice; {hint}")
+        raise ConfigError(f"{group}={show(choice)}: no such choice; {unread_yaml(group, choice) or hint}")
 
     def refuse_repeated_keys(self) -> None:
         """Raise ConfigError for a key that is given twice, alone or in a group: one of its values would be ignored."""
@@ -282,18 +292,8 @@ class Composer:
             if is_variable and OmegaConf.select(settings, key) is None:
                 raise unknown_key(key)
             self.call(partial(OmegaConf.update, settings, key, override.value(), force_add=True))
-        return settings
-
-    def compose_choices(self, overrides: Iterable[Override]) -> Composition:
-        """Compose the choices of groups among overrides, or return what was composed of them before."""
-        choices = tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
-        if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
-            load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
-            composed = self.call(load)
-            settings = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
-            self.compositions[choices] = Composition(settings, composed.hydra)
         self.refuse_toy_of_yaml(overrides, settings)
-        return self.compositions[choices]
+        return settings
 
     def refuse_toy_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
         """Raise ConfigError where an experiment's YAML names a larger model by its path alone, after model=tiny."""
@@ -303,6 +303,16 @@ class Composer:
         path = self.call(lambda: OmegaConf.select(settings, "model.path"))
         if isinstance(path, str):
             refuse_toy_settings(str(choice), path, self.loader.get_group_options("model"))
+
+    def compose_choices(self, overrides: Iterable[Override]) -> Composition:
+        """Compose the choices of groups among overrides, or return what was composed of them before."""
+        choices = tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
+        if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
+            load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
+            composed = self.call(load)
+            settings = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+            self.compositions[choices] = Composition(settings, composed.hydra)
+        return self.compositions[choices]
 
     def with_named_model(self, overrides: Sequence[Override]) -> list[Override]:
         """Overrides as Hydra takes them: a model that is no choice of its group as the choice and values."""
@@ -346,43 +356,23 @@ class Composer:
         return self.call(lambda: OmegaConf.create({"value": value})["value"])
 
     def words(self) -> list[str]:
-        """The command line as Hydra takes it."""
-        return words_of(self.with_named_model(self.overrides))
+        """The command line as Hydra takes it: with ++ before a setting that no YAML lists."""
+        overrides = self.with_named_model(self.overrides)
+        fixed_overrides = self.fixed()
+        listed = self.compose_choices(self.with_named_model(fixed_overrides)).settings
+        settings = self.compose(fixed_overrides)
+        words = []
+        for override in overrides:
+            word = str(override.input_line)
+            key = str(override.key_or_group)
+            if self.is_value(override) and not has_key(listed, key) and is_setting(key, settings):
+                word = f"++{word.lstrip('+')}"
+            words.append(word)
+        return words
 
     def is_value(self, override: Override) -> bool:
         key = str(override.key_or_group)
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
-
-    def call(self, step: Callable[[], Any]) -> Any:
-        """The result of a step of Hydra's; its errors become one line."""
-        try:
-            return step()
-        except YAMLError as error:
-            raise ConfigError(f"a YAML file can't be read: {' '.join(str(error).split())}") from None
-        except HydraException as error:  # names what could not be found, and then what there is
-            raise ConfigError(" ".join(str(error.__cause__ or error).split())) from None
-        except (OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(first_line(error)) from None
-
-
-def words_of(overrides: Iterable[Override]) -> list[str]:
-    """The overrides as they are given."""
-    return [str(override.input_line) for override in overrides]
-
-
-def given_keys(override: Override) -> list[str]:
-    """List the keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
-    given_value = override.value()
-    values = given_value.list if isinstance(given_value, ChoiceSweep) else [given_value]
-    keys = dict[str, None]()
-    for value in values:
-        parts = {str(override.key_or_group): value}
-        keys |= dict.fromkeys(key for key, _ in flatten(parts))
-    return list(keys)
-
-
-def keys_of(overrides: Iterable[Override]) -> set[str]:
-    return {str(override.key_or_group) for override in overrides}
 
     def hidden_values(self) -> Iterator[str]:
         """Describe the values of each YAML of the user's own that the model's YAML, which comes after it, replaces."""
@@ -413,6 +403,59 @@ def keys_of(overrides: Iterable[Override]) -> set[str]:
             return {}
         values: dict[str, Any] = self.call(partial(values_of_yaml, file))
         return values
+
+    def call(self, step: Callable[[], Any]) -> Any:
+        """The result of a step of Hydra's; its errors become one line."""
+        try:
+            return step()
+        except YAMLError as error:
+            raise ConfigError(f"a YAML file can't be read: {' '.join(str(error).split())}") from None
+        except HydraException as error:  # names what could not be found, and then what there is
+            message = " ".join(str(error.__cause__ or error).split())
+            if within_group := OVERRIDE_WITHIN_GROUP.search(message):
+                message += f" A YAML of {within_group['group']}/ with an override begins with {GLOBAL_HEADER}"
+            raise ConfigError(message) from None
+        except (OmegaConfBaseException, ValueError) as error:
+            raise ConfigError(first_line(error)) from None
+
+
+def unread_yaml(group: str, choice: Any) -> str | None:
+    """Say how to have a choice's YAML read that is there and is not looked for; None where none is."""
+    if OwnFolder.path is not None:
+        file = OwnFolder.path / group / f"{choice}.yml"
+        return f"rename {file} to .yaml" if file.is_file() else None
+    for folder in ("conf", "."):
+        file = Path(folder, group, f"{choice}.yaml")
+        if file.is_file():
+            return f"{file} is read with --config-dir {folder}"
+    return None
+
+
+def has_key(settings: DictConfig, key: str) -> bool:
+    """True where settings have a dotted key, whatever its value."""
+    parent, _, name = key.rpartition(".")
+    group = OmegaConf.select(settings, parent) if parent else settings
+    return OmegaConf.is_dict(group) and name in group
+
+
+def words_of(overrides: Iterable[Override]) -> list[str]:
+    """The overrides as they are given."""
+    return [str(override.input_line) for override in overrides]
+
+
+def given_keys(override: Override) -> list[str]:
+    """List the keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
+    given_value = override.value()
+    values = given_value.list if isinstance(given_value, ChoiceSweep) else [given_value]
+    keys = dict[str, None]()
+    for value in values:
+        parts = {str(override.key_or_group): value}
+        keys |= dict.fromkeys(key for key, _ in flatten(parts))
+    return list(keys)
+
+
+def keys_of(overrides: Iterable[Override]) -> set[str]:
+    return {str(override.key_or_group) for override in overrides}
 
 
 def without_model(overrides: Sequence[Override]) -> list[Override]:

@@ -32,6 +32,8 @@ from topr_exp.types import ConfigError
 VARIED_GROUPS = ("data", "cluster", "sampler")  # whose choices have different settings; losses have theirs by class
 NAMED_BY_CHOICE = ("cluster.name", "compose.name", "task.name", "tracking.name")  # given as GROUP=CHOICE alone
 VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are interpolated from
+INCLUDED = "defaults: [NAME, _self_]"
+GLOBAL_HEADER = "# @package _global_"  # of a YAML that sets keys of several groups
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
@@ -131,6 +133,10 @@ def schema_of(group: str, values: Any) -> Any:
         return schema
     if group not in VARIED_GROUPS:
         return hints_of(Config).get(group)
+    if group in settings:
+        raise unknown_key(f"{group}.{group}")
+    if isinstance(values, Mapping) and "name" not in settings:
+        raise ConfigError(f"{group}.name is not set; a YAML may take what it leaves out from another, as by {INCLUDED}")
     if group == "sampler" and ":" in name:
         raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
     schemas = schemas_by_choice(group)
@@ -167,19 +173,13 @@ def named_class(key: str, settings: Mapping[str, Any]) -> Any:
         raise ConfigError(
             f"{key}._target_={target}: not {contract.kind} (a dataclass below {base} with `{contract.method}`)"
         )
-    return schema
-
-
-def class_of(key: str, target: Any) -> Any:
-    """Import the class that a setting names; ConfigError where there is none."""
-    if not isinstance(target, str):
     if lacks_decorator(schema):
         raise ConfigError(
             f"{key}._target_={target}: write @dataclass(frozen=True) above the class, whose fields are lost"
         )
-        raise ConfigError(f"{key} must name a class, as in package.module.Class; got {show(target)}")
-    if ":" in target:
-        raise ConfigError(f"{key}={target}: write {key}={target.replace(':', '.')}")
+    return schema
+
+
 def lacks_decorator(schema: type) -> bool:
     """True for a class that adds fields to those of its base and is not made a dataclass itself."""
     if "__dataclass_fields__" in vars(schema):
@@ -187,6 +187,12 @@ def lacks_decorator(schema: type) -> bool:
     return any("ClassVar" not in str(hint) for hint in inspect.get_annotations(schema).values())
 
 
+def class_of(key: str, target: Any) -> Any:
+    """Import the class that a setting names; ConfigError where there is none."""
+    if not isinstance(target, str):
+        raise ConfigError(f"{key} must name a class, as in package.module.Class; got {show(target)}")
+    if ":" in target:
+        raise ConfigError(f"{key}={target}: write {key}={target.replace(':', '.')}")
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_user_module(module), name)
@@ -206,6 +212,15 @@ def broken_contract(loss: Loss) -> str | None:
     if schema.signals is not Loss.signals and schema.signal_names is Loss.signal_names:
         return "signal_names must name the tensors that `signals` returns"
     return None
+
+
+def is_setting(key: str, composed: DictConfig) -> bool:
+    """True for a key of a group that a run of these settings may have, whether or not a YAML lists it."""
+    group, _, path = key.partition(".")
+    if group not in SECTIONS or not path:
+        return False
+    values = OmegaConf.to_container(composed[group])
+    return path.partition(".")[0] in hints_of(schema_of(group, values))
 
 
 def is_text(key: str) -> bool:
@@ -239,6 +254,11 @@ def schemas_by_choice(group: str) -> dict[str, Any]:
 def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the key that is most like it; siblings: the keys of its group."""
     refuse_retired(key)
+    group, _, name = key.partition(".")
+    if key == "experiment" or (group == name and group in SECTIONS):
+        return ConfigError(
+            f"nothing reads {key}; a YAML of {group}/ that sets whole groups begins with {GLOBAL_HEADER}"
+        )
     readers = dict[str, str]()
     for group in VARIED_GROUPS:
         for choice, schema in schemas_by_choice(group).items():

@@ -63,6 +63,8 @@ def plan(args: Namespace) -> Plan:
         jobs.append(Job(overrides, config, composed, composer.swept_keys()))
     for model in composer.model_choices.values():
         say(f"model {model.path}: settings of {model.described}")
+    for line in dict.fromkeys(composer.hidden_values()):
+        warn(line)
     warn_of_settings([job.config for job in jobs])
     if composer.is_sweep:
         check_sweep(jobs)
@@ -71,8 +73,6 @@ def plan(args: Namespace) -> Plan:
 
 def warn_of_settings(configs: Sequence[Config]) -> None:
     """Warn of settings that no run reads, and of problems that a shipped model can't solve."""
-    for line in dict.fromkeys(composer.hidden_values()):
-        warn(line)
     for key in unread(configs[0]):
         if all(key in unread(config) for config in configs):
             warn(f"set and not read: {key}")
