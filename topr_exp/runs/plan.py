@@ -13,9 +13,11 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
+from topr_exp.config.yamls import CONF, OwnFolder
 from topr_exp.runs.installed_modules import is_installed
 from topr_exp.runs.preflight import check_files, describe_unsolvable_problems
 from topr_exp.runtime.terminal import say, warn
+from topr_exp.schema import show
 from topr_exp.types import ConfigError
 
 SHARED_KEYS = ("cluster.name", "name", "output_dir")  # of the runs of a sweep
@@ -117,10 +119,16 @@ def refuse_plugins(hydra: DictConfig) -> None:
 def refuse_unread_hydra(hydra: DictConfig) -> None:
     """Raise ConfigError for a setting of Hydra's own that a YAML changes and that nothing reads."""
     for key, value in UNREAD_HYDRA.items():
-        if OmegaConf.select(hydra, key) != value:
+        if OmegaConf.select(hydra, key) == value:
+            continue
+        if OwnFolder.path is not None and (OwnFolder.path / "config.yaml").is_file():
             raise ConfigError(
-                f"nothing reads hydra.{key}, which a YAML sets; output_dir, name and cluster say where runs are"
+                f"{OwnFolder.path / 'config.yaml'} takes the place of {CONF / 'config.yaml'}, which also sets "
+                f"hydra.{key}={show(value)}: write an experiment/NAME.yaml in its place, or copy that file"
             )
+        raise ConfigError(
+            f"nothing reads hydra.{key}, which a YAML sets; output_dir, name and cluster say where runs are"
+        )
 
 
 # ---- the cluster of a resumed sweep
