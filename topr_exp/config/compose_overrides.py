@@ -379,12 +379,16 @@ class Composer:
         given_keys = keys_of(self.overrides)
         for settings, hydra in self.compositions.values():
             choices = hydra.runtime.choices
-            composed_values = dict(flatten(OmegaConf.to_container(settings)))
-            model_values = self.values_of_choice("model", str(choices.model))
+            own_files = {}
             for group in sorted((self.groups & choices.keys()) - {"experiment", "hydra", "model"}):
                 file = find_yaml(group, str(choices[group]))
-                if file is None or file.is_relative_to(CONF):
-                    continue
+                if file is not None and not file.is_relative_to(CONF):
+                    own_files[group] = file
+            if not own_files:
+                continue
+            composed_values = dict(flatten(OmegaConf.to_container(settings)))
+            model_values = self.values_of_choice("model", str(choices.model))
+            for group, file in own_files.items():
                 hidden = []
                 for key, value in self.values_of_choice(group, str(choices[group])).items():
                     is_replaced = key in model_values and composed_values.get(key) == model_values[key] != value
