@@ -1,6 +1,7 @@
 """Loading models: shipped ones, folders, and what is said about folders that can't be used."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of, each_row, make_model, read_json, refused
@@ -116,6 +117,21 @@ def flip_bit(path):
 
 def cut_off(path):
     os.truncate(path, path.stat().st_size - 1)
+
+
+def test_a_read_of_the_end_tokens_that_fails_is_no_model_without_them(own_model, monkeypatch):
+    """transformers takes those of config.json then, which are other ones (of Llama 3, say)."""
+    change_settings("generation_config.json", eos_token_id=[2, 5])(own_model)
+    assert load_model(str(own_model))[0].generation_config.eos_token_id == [2, 5]
+    read_file = GenerationConfig.from_pretrained
+
+    def fail_once(folder, *arguments, **options):
+        monkeypatch.setattr(GenerationConfig, "from_pretrained", read_file)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(GenerationConfig, "from_pretrained", fail_once)
+    with refused("own can't be loaded: .*Stale file handle"):
+        load_model(str(own_model))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])

@@ -35,14 +35,17 @@ def load_model(
 ) -> tuple[Any, Any]:
     """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     folder = fetch_model_folder(path_or_name)
     # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
     device_map = None if str(device) == "cpu" else {"": device}
     config, _ = read_object(folder / "config.json")
     attention = "eager" if config.get("model_type") in EAGER_TYPES else "sdpa"
+    generation_config = None
     try:
+        if (folder / "generation_config.json").exists():  # of which transformers itself passes over a failing read
+            generation_config = GenerationConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -52,6 +55,7 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             device_map=device_map,
+            generation_config=generation_config,
         )
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
