@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +239,14 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     write_manifest(out, *(name for name in files if name != "tables/runs.csv"))
     with refused(rf"no report listed \({out / 'tables' / 'runs.csv'}\)"):
         write_report([runs], out)
+
+
+def test_a_page_of_many_folders_names_some(runs, tmp_path):
+    folders = [Path(shutil.copytree(runs, tmp_path / f"sweep{number}")) for number in range(4)]
+
+    for count, title in ((3, "sweep0 and sweep1 and sweep2"), (4, "sweep0 and sweep1 and 2 more")):
+        page = write_report(folders[:count], tmp_path / "out")
+        assert f"<title>{title}</title>" in page.read_text()
 
 
 @pytest.mark.parametrize("name", ["report", "report/figures", "report/tables"])

@@ -21,6 +21,7 @@ FILES = re.compile(  # the names that a report's files can have
     r"report\.html|tables/(?:runs\.csv|groups\.csv|groups\.tex)|figures/captions\.txt"
     r"|figures/(?:(?:curve|training|sweep)_\w+|final|ess_by_age|pass_at_k|maj_at_k|correct_histogram|levels)\.(?:pdf|png)"
 )
+MOST_NAMES = 3  # in the title
 AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
@@ -66,7 +67,10 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     earlier_files = read_manifest(target)
 
     pictures, drawings = drawing.draw_files(plots.plot_runs(run_groups))
-    title = " and ".join(folder.resolve().name for folder in folders)
+    names = [folder.resolve().name for folder in folders]
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 :] = [f"{len(names) - MOST_NAMES + 1} more"]
+    title = " and ".join(names)
     texts = {
         "tables/runs.csv": tables.as_csv(tables.runs_frame(run_groups.runs)),
         "tables/groups.csv": tables.as_csv(tables.groups_frame(run_groups)),
