@@ -208,6 +208,7 @@ models/adapter.py: config.target_modules
 models/adapter.py: layer._disable_adapters
 sampling/decoding_batch.py: self.keys
 sampling/decoding_batch.py: self.values
+models/loading.py: model.generation_config
 models/policy.py: model.should_save_on_this_rank
 sampling/mismatch.py: weight.data
 training/layers.py: layer.forward

@@ -134,6 +134,16 @@ def test_a_read_of_the_end_tokens_that_fails_is_no_model_without_them(own_model,
         load_model(str(own_model))
 
 
+def test_a_published_generation_config_is_saved_as_it_is_also_where_transformers_warns_of_it(own_model, tmp_path):
+    """As of models with a temperature and without do_sample; else training would end without a model."""
+    change_settings("generation_config.json", temperature=0.6, top_p=0.9)(own_model)
+    model, _ = load_model(str(own_model))
+
+    model.save_pretrained(tmp_path / "saved")
+
+    assert read_json(tmp_path / "saved/generation_config.json")["temperature"] == 0.6
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
 @pytest.mark.parametrize("damage", [flip_bit, cut_off, Path.unlink])
 def test_a_saved_model_is_checked_wherever_it_is_copied(saved_model, tmp_path, name, damage):

@@ -55,8 +55,11 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             device_map=device_map,
-            generation_config=generation_config,
         )
+        if generation_config is not None and model.can_generate():
+            # Not as an argument: transformers takes a copy, which counts as changed, so that it would refuse to save
+            # settings that it warns of.
+            model.generation_config = generation_config
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
         raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
