@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import pytest
 import yaml
 
 from tests.conftest import ROOT, config_of, each_row, needs_gym, plan_of, refused, write_file
 from topr_exp.algorithms.regressions import DPO
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
+from topr_exp.config.model_choice import read_presets
 from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.schema import Count, show
@@ -166,6 +169,27 @@ def test_values_of_ones_own_yaml_that_the_model_replaces_are_a_warning(tmp_path,
     lines = [line for line in capsys.readouterr().err.splitlines() if "mine.yaml" in line]
     assert len(lines) == 1
     assert "data/mine.yaml: data.n=4 not used, since model=tiny comes after it" in lines[0]
+
+
+def test_values_are_compared_with_the_models_of_runs_alone(tmp_path, capsys):
+    """Not with model=tiny, which the command line has without its sweep."""
+    write_file(tmp_path / "data/mine.yaml", "defaults: [gsm8k, _self_]\nn: 4\n")
+    for name, rate in (("one", 1e-4), ("two", 2e-4)):
+        text = f"# @package _global_\ndefaults: [tiny, _self_]\ndata: {{n: 4}}\noptim: {{lr: {rate}}}\n"
+        write_file(tmp_path / f"model/{name}.yaml", text)
+
+    plan_of("--config-dir", str(tmp_path), "-m", "data=mine", "model=one,two")
+
+    assert capsys.readouterr().err == ""
+
+
+def test_the_model_of_many_runs_is_looked_up_once():
+    """All YAMLs of models are read for that, which takes 0.1 s."""
+    composer = Composer(parse_arguments(["-m", "model=llama3_8b", "seed=range(20)"]))
+    with patch("topr_exp.config.model_choice.read_presets", side_effect=read_presets) as read:
+        assert len(list(composer.jobs())) == 20
+
+    assert read.call_count == 1
 
 
 def test_a_tilde_is_the_home_folder():

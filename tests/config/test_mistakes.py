@@ -185,6 +185,7 @@ cluster/mine | threads: 3 | cluster=mine | cluster.name is not set; a YAML may t
 experiment/mine | GLOBAL model: {path: owner/name} | experiment=mine | model=tiny model.path=owner/name: settings of a
 experiment/mine | GLOBAL hydra: {job: {chdir: true}} | experiment=mine | nothing reads hydra.job.chdir, which a YAML
 experiment/mine | GLOBAL hydra: {run: {dir: x}} | experiment=mine | nothing reads hydra.run.dir, which a YAML sets
+config | hydra: {run: {dir: .}, sweep: {subdir: .}, output_subdir: null, job: {chdir: false}} | seed=4 | name is not set
 config | seed: 3 | seed=4 | write an experiment/NAME.yaml in its place, or copy that file
 experiment/mine | GLOBAL seed: "3" | experiment=mine | seed=3: expected a whole number; it is a text, as is each number
 experiment/mine | GLOBAL optim: {lr: "1e-4"} | experiment=mine | optim.lr=1e-4: expected a number; it is a text

@@ -117,6 +117,14 @@ def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_pa
     assert recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []).jobs == 5
 
 
+def test_a_resume_does_not_look_for_the_model_of_the_launch(tmp_path):
+    """It composes what decides the cluster alone, so that the path of a model may be another one."""
+    text = '# @package _global_\nmodel: {path: "${output_dir}/first/model"}\ncluster: {jobs: 7}\n'
+    write_file(tmp_path / "experiment/mine.yaml", text)
+
+    assert recompose(["--config-dir", str(tmp_path), "output_dir=runs", "experiment=mine"], []).jobs == 7
+
+
 def test_what_a_resume_sets_replaces_what_the_launch_set():
     launch = ["cluster=slurm", "cluster.timeout_min=9", "cluster.additional_parameters.export=X"]
 

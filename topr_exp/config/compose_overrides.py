@@ -127,6 +127,8 @@ class Composer:
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
         self.compositions: dict[tuple[str, ...], Composition] = {}  # by the choices of groups
+        self.run_choices: dict[tuple[str, ...], None] = {}  # the choices that runs have, in the order of the runs
+        self.checked_models: set[tuple[str, str]] = set()  # choice and path: to read all YAMLs of models takes 0.1 s
         self.model_choices: dict[str, ModelChoice] = {}  # by path: of the models composed so far that are no choice
         # Its folders have choices that the loader does not list.
         self.has_searchpath = any(text.startswith("hydra.searchpath=") for text in args.overrides)
@@ -250,7 +252,11 @@ class Composer:
     def jobs(self) -> Iterator[tuple[list[str], DictConfig]]:
         """The overrides and the composed settings of each run."""
         for overrides in self.expand():
-            yield words_of(overrides), self.compose(overrides)
+            hydra_overrides = self.with_named_model(overrides)
+            settings = self.compose_for_hydra(hydra_overrides)
+            self.run_choices[self.choices_among(hydra_overrides)] = None
+            self.refuse_toy_of_yaml(hydra_overrides, settings)
+            yield words_of(overrides), settings
 
     def expand(self) -> list[list[Override]]:
         """The overrides of each run: every combination of the values that are swept; the last key changes fastest."""
@@ -282,7 +288,10 @@ class Composer:
 
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
         """The settings of a run: Hydra composes the choices of groups, then values take their places."""
-        overrides = self.with_named_model(overrides)
+        return self.compose_for_hydra(self.with_named_model(overrides))
+
+    def compose_for_hydra(self, overrides: Sequence[Override]) -> DictConfig:
+        """The settings of overrides as Hydra takes them."""
         settings = copy.deepcopy(self.compose_choices(overrides).settings)
         for override in overrides:
             key = str(override.key_or_group)
@@ -292,27 +301,31 @@ class Composer:
             if is_variable and OmegaConf.select(settings, key) is None:
                 raise unknown_key(key)
             self.call(partial(OmegaConf.update, settings, key, override.value(), force_add=True))
-        self.refuse_toy_of_yaml(overrides, settings)
         return settings
 
     def refuse_toy_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
         """Raise ConfigError where an experiment's YAML names a larger model by its path alone, after model=tiny."""
         if "model.path" in keys_of(overrides):
             return
-        choice = self.compose_choices(overrides).hydra.runtime.choices.model
+        choice = self.compose_choices(overrides).hydra.runtime.choices.get("model")  # None in a config.yaml without it
         path = self.call(lambda: OmegaConf.select(settings, "model.path"))
-        if isinstance(path, str):
+        if isinstance(path, str) and (str(choice), path) not in self.checked_models:
             refuse_toy_settings(str(choice), path, self.loader.get_group_options("model"))
+            self.checked_models.add((str(choice), path))
 
     def compose_choices(self, overrides: Iterable[Override]) -> Composition:
         """Compose the choices of groups among overrides, or return what was composed of them before."""
-        choices = tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
+        choices = self.choices_among(overrides)
         if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
             load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
             composed = self.call(load)
             settings = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
             self.compositions[choices] = Composition(settings, composed.hydra)
         return self.compositions[choices]
+
+    def choices_among(self, overrides: Iterable[Override]) -> tuple[str, ...]:
+        """The choices of groups among overrides, as Hydra takes them."""
+        return tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
 
     def with_named_model(self, overrides: Sequence[Override]) -> list[Override]:
         """Overrides as Hydra takes them: a model that is no choice of its group as the choice and values."""
@@ -375,9 +388,10 @@ class Composer:
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
 
     def hidden_values(self) -> Iterator[str]:
-        """Describe the values of each YAML of the user's own that the model's YAML, which comes after it, replaces."""
-        given_keys = keys_of(self.overrides)
-        for settings, hydra in self.compositions.values():
+        """Describe the values of each YAML of the user's own that the model's YAML replaces in some run of `jobs`."""
+        given_keys = {*keys_of(self.overrides), *(self.hydra.sweeper.params or {})}
+        for run_choices in self.run_choices:
+            settings, hydra = self.compositions[run_choices]
             choices = hydra.runtime.choices
             own_files = {}
             for group in sorted((self.groups & choices.keys()) - {"experiment", "hydra", "model"}):
@@ -387,7 +401,7 @@ class Composer:
             if not own_files:
                 continue
             composed_values = dict(flatten(OmegaConf.to_container(settings)))
-            model_values = self.values_of_choice("model", str(choices.model))
+            model_values = self.values_of_choice("model", str(choices.get("model")))
             for group, file in own_files.items():
                 hidden = []
                 for key, value in self.values_of_choice(group, str(choices[group])).items():
