@@ -135,6 +135,15 @@ def test_a_setting_counts_more_than_a_variable_of_sbatchs(programs, tmp_path, va
     assert (tmp_path / "inherited").read_text() == "SBATCH_ACCOUNT=us\n"
 
 
+def test_the_number_of_gpus_counts_more_than_a_variable_where_it_is_set(programs, tmp_path, variables):
+    variables["SBATCH_GPUS_PER_NODE"] = "8"
+    programs.write("sbatch", f"env | grep -c ^SBATCH_GPUS >{tmp_path}/inherited; echo Submitted batch job 8")
+
+    for words, count in (([], "1\n"), (["cluster.gpus_per_node=1"], "0\n")):
+        SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster(*words))
+        assert (tmp_path / "inherited").read_text() == count
+
+
 def test_a_preview_has_the_settings_and_the_arrays(programs):
     settings = cluster("cluster.threads=4", "cluster.additional_parameters={partition: gpu}")
     words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={'partition': 'gpu'}"
@@ -155,10 +164,16 @@ def test_a_refusal_says_what_is_submitted(programs, tmp_path):
 
 
 def test_a_limit_of_jobs_is_told_with_the_way_around_it(programs, tmp_path):
-    programs.write("sbatch", "echo 'sbatch: error: Job violates QOS policy (job submit limit)' >&2; exit 1")
-
-    with refused("submit limit.; launch a part of the sweep at a time, under the same name", ConfigError):
-        SlurmScheduler().submit(bare_runs(tmp_path, 5), cluster())
+    """Slurm's sentence names all limits, whichever it is; the line before it has the limit."""
+    sentence = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    for limit, hint in (
+        ("QOSMaxSubmitJobPerUserLimit", "; launch a part of the sweep at a time, under the same name"),
+        ("QOSMaxWallDurationPerJobLimit", ""),
+    ):
+        lines = f'echo "sbatch: error: {limit}" >&2; echo "sbatch: error: Batch job submission failed: {sentence}" >&2'
+        programs.write("sbatch", f"{lines}; exit 1")
+        with refused(f"{limit}; .*{re.escape(sentence)}{hint}$", ConfigError):
+            SlurmScheduler().submit(bare_runs(tmp_path, 5), cluster())
 
 
 def test_a_job_that_is_not_to_be_requeued_asks_for_nothing_else(programs, tmp_path):

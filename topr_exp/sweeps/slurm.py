@@ -38,7 +38,9 @@ ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 CANCEL_SECONDS = 60.0  # of thousands of jobs
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
-SUBMIT_LIMIT = "job submit limit"  # in Slurm's error where a user may not have so many jobs
+# In the names of Slurm's limits of jobs, as QOSMaxSubmitJobPerUserLimit; the sentence beside them ("job submit limit,
+# user's size and/or time limits") is the same for all limits.
+SUBMIT_LIMIT = "SubmitJob"
 # Variables of a job in which the launcher runs; srun would take them for options of the new job's, and Submitit for its
 # place in an array. (submitit.helpers.clean_env also hides Slurm's configuration and the user's own SBATCH_*.)
 JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
@@ -232,6 +234,8 @@ def without_variables_of_others(cluster: SlurmCluster) -> Iterator[None]:
     names = {WANDB_CLIENT, *SCRIPT_VARIABLES}
     for option in cluster.additional_parameters or {}:
         names.add(f"SBATCH_{option.upper().replace('-', '_')}")
+    if cluster.gpus_per_node is not None:
+        names.add("SBATCH_GPUS_PER_NODE")
     if "SLURM_JOB_ID" in os.environ:  # elsewhere the user set them, for srun
         names |= {name for name in os.environ if name.startswith(JOB_PREFIXES)}
     hidden_variables = {name: os.environ.pop(name) for name in names - {*CLIENT_VARIABLES} if name in os.environ}
