@@ -10,7 +10,7 @@ from tests.conftest import make_model, refused
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions
+from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions, warn_once
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Store
@@ -59,10 +59,11 @@ def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, caps
 
 
 def test_processes_that_get_no_shard_are_told_where_completions_are_sampled(tmp_path, capsys, monkeypatch):
+    warn_once.cache_clear()
     for count in (3, 8):
         monkeypatch.setattr("topr_exp.runtime.distributed.world_size", lambda count=count: count)
-        for _ in range(2):
-            sample(tmp_path / str(count))
+        for seed in range(2):  # as of two evaluations
+            sample(tmp_path / str(count), seed=seed)
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert line.endswith("5 of 8 processes have nothing to sample: sampler.prompts_per_shard=2 makes 3 shards")

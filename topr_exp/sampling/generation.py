@@ -1,5 +1,6 @@
 """Sampling of n completions of each problem, kept in the store for all runs that need the same."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -127,11 +128,16 @@ def warn_of_idle_processes(shard_count: int, shard_size: int) -> None:
     """Warn where a run has more processes than shards to sample. shard_size: `sampler.prompts_per_shard`."""
     process_count = distributed.world_size()
     if shard_count < process_count:
-        warn(
+        warn_once(
             f"{process_count - shard_count} of {process_count} processes have nothing to sample: "
-            f"sampler.prompts_per_shard={shard_size} makes {plural(shard_count, 'shard')}",
-            of_any_process=True,
+            f"sampler.prompts_per_shard={shard_size} makes {plural(shard_count, 'shard')}"
         )
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Warn from any process, and not again at each evaluation in training."""
+    warn(text, of_any_process=True)
 
 
 def sampling_key(
