@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from topr_exp.types import ConfigError, has_half_pair
 
@@ -108,7 +108,7 @@ def ranges(schema: Any) -> list[tuple[str, Range]]:
     hints = typing.get_type_hints(schema, include_extras=True)
     ranges_by_key = []
     for name, hint in hints.items():
-        if has_inner_range(hint):
+        if typing.get_origin(hint) is not ClassVar and has_inner_range(hint):
             raise ConfigError(
                 f"{name}: a range within a type is not applied; write Annotated[WHOLE TYPE, RANGE], as in "
                 "Annotated[int | None, at_least(1)]"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 from unittest.mock import patch
 
 import pytest
@@ -20,7 +20,7 @@ from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.model_choice import read_presets
 from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.schema import Count, show
+from topr_exp.schema import Count, at_least, show
 from topr_exp.types import ConfigError
 
 MODELS = sorted(path.stem for path in CONF.glob("model/*.yaml"))
@@ -229,6 +229,7 @@ class UnnamedSignals(DPO):
 class Typed(DPO):
     """A loss with a field of each type that a setting may have."""
 
+    largest: ClassVar[Annotated[int, at_least(1)]] = 3  # no setting, so that its range is applied to nothing
     order: Literal[1, 2] = 1
     kind: Literal["soft", 0] | None = None
     powers: list = field(default_factory=list)

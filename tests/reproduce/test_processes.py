@@ -39,8 +39,11 @@ def test_no_process_outlives_a_killed_command(blow, tmp_path):
     command = [sys.executable, str(program), str(folder)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     wait_for(lambda: any(folder.iterdir()))
+    pids = [path.name for path in folder.iterdir()]
+    assert all(map(is_alive, pids))
 
     process.send_signal(blow)
-    process.wait(60)
 
-    wait_for(lambda: not any(is_alive(path.name) for path in folder.iterdir()), 60)
+    assert process.wait(60) == -blow
+    wait_for(lambda: not any(map(is_alive, pids)), 60)  # which fails after a minute
+    assert not any(map(is_alive, pids))

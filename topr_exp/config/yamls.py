@@ -18,7 +18,7 @@ from topr_exp.types import ConfigError
 PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
-GLOBAL_HEADER = re.compile(r"^#\s*@package\s+_global_", re.MULTILINE)
+GLOBAL_PACKAGE = re.compile(r"^#\s*@package\s+_global_", re.MULTILINE)
 PLUGINS = "topr_exp.conf"  # entry points of installed packages, each naming a module of YAMLs
 
 
@@ -74,7 +74,7 @@ def values_of_yaml(path: Path) -> dict[str, Any]:
     values = OmegaConf.to_container(OmegaConf.load(path))
     if not isinstance(values, dict):
         return {}
-    is_global = GLOBAL_HEADER.search(path.read_text(encoding="utf-8"))
+    is_global = GLOBAL_PACKAGE.search(path.read_text(encoding="utf-8"))
     prefix = "" if is_global else f"{path.parent.name}."
     return dict(flatten(drop_keys(values, "defaults"), prefix=prefix))
 

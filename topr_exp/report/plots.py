@@ -131,9 +131,9 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
     names_problems = kind == "test" and len(tested_problems(runs_of(groups))) > 1
     curves: Curves = {}
     for label, runs in groups.items():
-        if names_problems:
-            counts = " or ".join(map(str, tested_problems(runs)))
-            label = f"{label}, {counts} problems"
+        counts = tested_problems(runs)
+        if names_problems and counts:
+            label = f"{label}, {' or '.join(map(str, counts))} problems"
         curves[label] = []
         for run in runs:
             frame = run.curves[kind]
