@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
-    from reproduce.check import check, write_figure, write_records
+    from reproduce.check import check, finished_records, write_figure, write_records
     from reproduce.files import write_file
     from reproduce.jobs import missing_runs, plan_figure, run_all
     from reproduce.page import write_page
@@ -83,7 +83,7 @@ def make_figures(options: argparse.Namespace) -> int:
         sweeps = []
     if sweeps and not options.check:
         refuse_changed_code(request.out)
-    code = run_all(request, sweeps, lambda: [write_records(need, request) for need in needs])
+    code = run_all(request, sweeps, lambda: [write_records(need, request, finished_records(need)) for need in needs])
     if code > 2:  # stopped by a signal
         return code
     if any(job.config.cluster.submits_jobs for jobs in sweeps for job in jobs):

@@ -34,12 +34,12 @@ def finished_records(need: Need) -> dict[str, tuple[Record, Path]]:
 def write_figure(need: Need, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
     figure = need.figure
-    all_records = write_records(need, request)
+    finished = finished_records(need)
+    all_records = write_records(need, request, finished)
     file = request.out / f"{figure.name}.json"
     extra = records.read(file)["extra"]
-    finished = list(finished_records(need).values())
     if figure.compute_extra is not None and (finished or not extra):
-        extra = {**extra, **figure.compute_extra(finished)}
+        extra = {**extra, **figure.compute_extra(list(finished.values()))}
     if request.full and not request.overrides:
         extra = {**extra, "missing": len(need.jobs) - len(all_records), "left_out": len(need.left_out)}
     if all_records:
@@ -50,8 +50,10 @@ def write_figure(need: Need, request: Request) -> int:
     return len(all_records)
 
 
-def write_records(need: Need, request: Request) -> list[Record]:
+def write_records(need: Need, request: Request, finished: Mapping[str, tuple[Record, Path]]) -> list[Record]:
     """Write the records of a figure's finished runs beside those that it has, and return all of them.
+
+    finished: from `finished_records`.
 
     Records of runs with settings that the figure no longer has (another learning rate, say) are left out.
     """
@@ -63,7 +65,7 @@ def write_records(need: Need, request: Request) -> list[Record]:
         full_need = plan_figure(need.figure, full_request)
         for identity in all_records.keys() - need.jobs.keys() - full_need.jobs.keys():
             del all_records[identity]
-    for identity, (record, _) in finished_records(need).items():
+    for identity, (record, _) in finished.items():
         all_records[identity] = record
     if all_records:
         records.write(file, all_records.values(), stored["extra"])

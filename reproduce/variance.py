@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,13 @@ def example_coefficients(delta: NDArray[np.float64], positive: NDArray[np.bool_]
         reward=2 * is_positive.to(log_ratio) - 1,
         positive=is_positive,
     )
-    return {name: loss_coefficients(loss(name), batch)[:, 0].numpy() for name in LIMITS}
+    return {name: loss_coefficients(limited_loss(name), batch)[:, 0].numpy() for name in LIMITS}
+
+
+@functools.cache
+def limited_loss(name: str) -> Any:
+    """The loss with these limits, composed once in a process."""
+    return loss(name)
 
 
 def gradient_moments(
@@ -165,13 +172,13 @@ def gradient_moments(
     block: list[Tensor] = []
     for end, gradient in enumerate(gradients, 1):
         block.append(gradient)
+        precise = gradient.double()
+        squares += table[:, end - 1] ** 2 * torch.dot(precise, precise).cpu()
         if len(block) == BLOCK or end == count:
             stacked = torch.stack(block)
             factors = table[:, end - len(block) : end]
             weighted_sum = factors.to(stacked) @ stacked
             total = total + weighted_sum.double()
-            squared_norms = torch.linalg.vector_norm(stacked, dim=1, dtype=torch.float64) ** 2
-            squares += factors**2 @ squared_norms.cpu()
             block = []
     mean_square = ((total / count) ** 2).sum(1).cpu()
     trace = (squares / count - mean_square) * count / (count - 1)
