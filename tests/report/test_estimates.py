@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests import by_hand
-from tests.conftest import each_row
+from tests.conftest import each_row, refused
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.estimates import difference_between, estimate, estimate_text, headlines
 from topr_exp.report.repetitions import Repetitions, counts_as_text, difference, problem_shares
@@ -90,15 +90,18 @@ SOLUTIONS = """
 "pass@1" | "correct" | "4 0 1 2 0 3" | [0.75, 0, 0.5]
 "invalid" | "invalid" | "0 4 1 0 2 1" | [0, 0.75, 0.25]
 "maj" | "maj" | "1000 0 500 0 250 1000" | [0.5, 0.125, 0.75]
+"maj@4" | "maj" | "1000 0 500 0 250 1000" | [0.5, 0.125, 0.75]
 """
 
 
 @each_row("figure column counts shares", SOLUTIONS, literals=True)
 def test_a_verifiers_solutions_to_a_problem_are_averaged_and_no_others(figure, column, counts, shares):
     """It is asked of all first solutions, then of all second ones; of each there are four verdicts."""
-    results = {"n": 4, "solutions": 2, "of_problems": {column: counts}}
+    results = {"n": 4, "k": 4, "solutions": 2, "of_problems": {column: counts}}
 
     assert problem_shares(results, figure).tolist() == shares
+    with refused("^maj@2: expected pass@1, correct, incorrect, invalid, maj or maj@4$"):
+        problem_shares(results, "maj@2")
 
 
 def repetitions(level_of_seed):

@@ -179,8 +179,9 @@ class Run:
         return records
 
 
-def read_run(path: Path) -> Run:
+def read_run(folder: str | Path) -> Run:
     """Read a run folder in any state; `notes` says what is missing, damaged or unfinished."""
+    path = Path(folder)
     run = Run(path, name=printable(path.resolve().name, keep=""))
     run.read()
     return run

@@ -15,7 +15,7 @@ from topr_exp.runs.records import Record
 from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.terminal import one_line
 from topr_exp.store import Store, Table
-from topr_exp.types import CORRECT, INVALID, VERDICTS, TOPRError
+from topr_exp.types import CORRECT, INVALID, VERDICTS, ConfigError, TOPRError
 
 Scores = Values  # [seeds, problems]
 MAJ_UNITS = 1000  # maj@K of a problem is stored as a whole number of these parts
@@ -56,14 +56,16 @@ def problem_shares(results: Record, name: str) -> Values:
     """
     n = results["n"]
     counts = {key: counts_of(text) for key, text in results["of_problems"].items()}
-    if name.startswith("maj"):
+    if name in ("maj", f"maj@{results.get('k')}"):
         shares = counts["maj"] / MAJ_UNITS
     elif name == "pass@1":
         shares = counts["correct"] / n
     elif name == "incorrect":
         shares = (n - counts["correct"] - counts["invalid"]) / n
-    else:
+    elif name in counts:
         shares = counts[name] / n
+    else:
+        raise ConfigError(f"{name}: expected pass@1, correct, incorrect, invalid, maj or maj@{results.get('k')}")
     solutions = results.get("solutions", 1)
     shares_by_solution = shares.reshape(solutions, -1)  # [solutions, problems]
     return np.asarray(shares_by_solution.mean(axis=0))
@@ -134,20 +136,20 @@ def read_stage(run: Run, stage: str) -> Record:
     with damage_as_error(run):
         evaluation = run.evaluations[position]
         path = verdicts_path(run, evaluation)
-        results = problem_results(run, {**evaluation, "verdicts": path})
+        results = problem_results(run, evaluation)
         golds = open_verdicts(path).key["golds"]
         golds_hash = hashlib.sha256(str(golds).encode()).hexdigest()
         return {**results, "test_answers": golds_hash}
 
 
 def problem_results(run: Run, evaluation: Record) -> Record:
-    """Count the correct and invalid completions of each problem of an evaluation, and score its maj@K.
+    """Count the correct and invalid completions of each problem of one of `run.evaluations`, and score its maj@K.
 
     Returns n and k, completions a problem and those that vote; `of_problems`, counts in the order of the problems as
     one text each (maj in thousandths); `solutions`, where a verifier read several to a problem. TOPRError where the
     verdicts are not equally many for each problem.
     """
-    path = Path(evaluation["verdicts"])
+    path = verdicts_path(run, evaluation)
     table = open_verdicts(path)
     columns = table.read(["verdict", "class"])
     problems = len(table.key["golds"])
