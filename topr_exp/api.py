@@ -45,20 +45,25 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     `--config-dir FOLDER` may be among them. Raises ConfigError with one line: the key, what was given, what is allowed.
     """
-    refuse_text("overrides", overrides)
-    for word in overrides:
+    words = list_texts("overrides", overrides)
+    for word in words:
         if word.startswith("-") and word.partition("=")[0] not in CONFIG_DIR:
             raise ConfigError(f"{word}: compose takes KEY=VALUE and --config-dir FOLDER alone")
-    jobs = plan(parse_arguments(list(overrides))).jobs
+    jobs = plan(parse_arguments(words)).jobs
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
     return jobs[0].config
 
 
-def refuse_text(name: str, texts: Sequence[str]) -> None:
-    """Raise ConfigError for a text in the place of a list of texts, which would be read letter by letter."""
+def list_texts(name: str, texts: Sequence[str]) -> list[str]:
+    """List texts; ConfigError for a single text, which would be read letter by letter, and for what is no text."""
     if isinstance(texts, str):
         raise ConfigError(f"{name}={texts:.60}: expected a list of texts, as in [{texts!r:.60}]")
+    items = list(texts)
+    for item in items:
+        if not isinstance(item, str):
+            raise ConfigError(f"{name}: expected texts; got {item!r:.60}")
+    return items
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -236,9 +241,11 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
     grader: gsm8k, lenient, math, final, or package.module.name.
     """
-    refuse_text("completions", completions)
-    refuse_text("golds", golds)
-    pairs = zip(completions, golds, strict=True)
+    completion_texts = list_texts("completions", completions)
+    gold_texts = list_texts("golds", golds)
+    if len(gold_texts) != len(completion_texts):
+        raise ConfigError(f"golds must be {len(completion_texts)}, one for each completion; got {len(gold_texts)}")
+    pairs = zip(completion_texts, gold_texts, strict=True)
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(pairs)]
 
@@ -253,8 +260,7 @@ def plan_runs(words: Sequence[str]) -> list[Job]:
 
     words: as after `python -m topr_exp`, `--config-dir` included. ConfigError with one line.
     """
-    refuse_text("words", words)
-    return plan(parse_arguments(list(words))).jobs
+    return plan(parse_arguments(list_texts("words", words))).jobs
 
 
 def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
@@ -263,12 +269,12 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
     jobs: from `plan_runs`, of one sweep's folder. words: its command line, for `python -m topr_exp.sweeps resume`.
     Returns 0, 1 where a run failed, or 128 + N after signal N. TOPRError for what the user can mend.
     """
-    refuse_text("words", words)
+    command_line = list_texts("words", words)
     if not jobs:
         raise ConfigError("jobs must be one or more; got none")
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
-    return launch(Plan(list(jobs), is_sweep=True), list(words), reports=False)
+    return launch(Plan(list(jobs), is_sweep=True), command_line, reports=False)
 
 
 # ---- settings, weights and prompts of a run

@@ -85,6 +85,8 @@ compose("seed=1") | overrides=seed=1: expected a list of texts, as in \['seed=1'
 plan_runs("seed=1") | words=seed=1: expected a list of texts
 grade_answers("12", ["1", "2"]) | completions=12: expected a list of texts
 grade_answers(["1", "2"], "12") | golds=12: expected a list of texts
+grade_answers(["1"], [1]) | golds: expected texts; got 1
+grade_answers(["1", "2"], ["1"]) | golds must be 2, one for each completion; got 1
 run_sweep([], []) | jobs must be one or more; got none
 read_problems(compose(["model=tiny_verifier"])) | task=verifier: its problems are sampled solutions
 prompt_ids(compose(["model=tiny_verifier"]), None) | task=verifier: its problems are sampled solutions
