@@ -15,6 +15,7 @@ from topr_exp.imported.encoding import encode_log, match_problems, tokenize_comp
 from topr_exp.imported.log import open_log
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
+from topr_exp.report import problem_results, read_run
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.types import Problem
@@ -80,6 +81,10 @@ UNFIT = """
 {"prompt": "q", "gold": "1", "tokens": [99999]} | completion 1 has token id 99999
 {"prompt": "q", "gold": "1", "completion": "", "finish": "length"} | completion 1 is empty
 {"prompt": "q"} | completion 1 has no gold to grade it by; data.reward=given
+{"prompt": "q", "gold": ""} | completion 1 has no gold to grade it by; data.reward=given
+{"prompt": "q", "gold": NaN} | completion 1 has no gold to grade it by; data.reward=given
+{"prompt": "q", "gold": "1", "tokens": [5, 2, 0]} | completion 1 or its prompt is padded; log their ids
+{"prompt_tokens": [0, 0, 5], "gold": "1", "tokens": [5, 0, 0]} | completion 1 or its prompt is padded; log their ids
 {"prompt": "q", "gold": "1", "tokens": LONG} | completion 1 and its prompt have 20
 {"prompt_tokens": [99999], "gold": "1"} | completion 1 has token id 99999
 {"prompt": [{"role": "user", "content": "q"}], "gold": "1"} | no chat template
@@ -332,6 +337,8 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts_wherever
     completions = read_completions(run_folder)
 
     assert (len(completions), completions.chosen.sum()) == (56, 56)
+    moved_run = read_run(str(run_folder))
+    assert problem_results(moved_run, moved_run.evaluations[-1])["n"] == 1
     is_right = completions.text == " The answer is 1."
     assert (completions.verdict == "correct").equals(is_right)
     (run_folder / "iteration-1/examples.npy").write_bytes(b"")

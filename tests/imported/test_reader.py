@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import column, each_row, lines_of, parted, read_json, refused, write_lines
 from topr_exp.config.data import Columns
 from topr_exp.imported.log import ROWS_PER_SHARD, import_rows
+from topr_exp.imported.log_report import inspect_log
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.traces import trace_rows
 from topr_exp.store import Store
@@ -151,7 +152,18 @@ def test_rewards_that_are_added_up_and_prompts_of_several_steps(tmp_path, kind):
 
     assert column(rows, "reward") == [1.5, 1.0, 1.5, 1.0]
     assert len(set(column(rows, "problem_id"))) == 2
+    assert column(read(source, Columns(reward="advantage")), "problem_id") == column(rows, "problem_id")
     assert "reward" not in read(source)[0], "which of two columns it is, nobody knows"
+
+
+def test_a_batch_that_trl_logs_at_two_steps_is_counted(tmp_path):
+    rows = []
+    for step, texts in enumerate(("ab", "ab", "ba", "c", "c")):
+        rows += [TRL_ROW | {"step": step, "completion": text} for text in texts]
+
+    description = inspect_log(str(write_log(tmp_path, rows)), [])
+
+    assert description["repeats"] == "1 of the prompts, with the completions of an earlier step once more"
 
 
 NO_SUMS = """
@@ -195,6 +207,10 @@ BAD_VALUES = """
 {"reward": NaN} | reward must be a finite number; got nan
 {"reward": "1"} | reward must be a finite number; got '1'
 {"reward": null} | reward is empty (null, or pandas' NaN), unlike the rows before; all rows or none (data.skip_
+{"reward": null, "score": 1} | reward is empty (null, or pandas' NaN), unlike the rows before; all rows or none (data
+{"prompt": "", "problem_id": null} | problem_id is missing, and question and gold are not both there instead, nor a pr
+{"question": "", "prompt": null, "problem_id": null} | problem_id is missing, and question and gold are not both there
+{"prompt": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "x"}]} | the prompt ends with the assis
 {"logprobs": null} | logprobs is empty (null, or pandas' NaN), unlike the rows before; all rows or none
 {"logprobs": [-1.0]} | 1 logprobs for 2 tokens
 {"tokens": null} | logprobs without tokens: nothing says which tokens they belong to

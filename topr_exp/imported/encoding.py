@@ -250,7 +250,19 @@ def token_faults(
             faults[row] = f"has {difference}; leave out `tokens` to have the text tokenized"
         elif length > policy.context:
             faults[row] = f"and its prompt have {length} tokens, the model's context is {policy.context}"
+        elif is_padded(prompt, ids, policy):
+            faults[row] = "or its prompt is padded; log their ids without end or padding tokens beside the first"
     return faults
+
+
+def is_padded(prompt: TokenIds, completion: TokenIds, policy: Policy) -> bool:
+    """Check for a prompt that is padded on the left, or a completion that is after its end token."""
+    fillers = {*policy.eos_ids, policy.tokenizer.pad_token_id}
+    end = len(completion)
+    while end and completion[end - 1] in fillers:
+        end -= 1
+    has_more_than_end = len(completion) - end > 1 and completion[end] in policy.eos_ids
+    return has_more_than_end or (len(prompt) > 1 and fillers.issuperset(prompt[:2].tolist()))
 
 
 def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +121,9 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
     if smallest == largest:
         size_range = f"{largest}"
     rows = {"log": f"{len(columns):,} completions of {len(sizes):,} prompts, {size_range} of each"}
+    repeats = count_repeats(columns, group_index)
+    if repeats:
+        rows["repeats"] = f"{repeats:,} of the prompts, with the completions of an earlier step once more"
     losses = ["of single completions"]
     if "reward" in columns.column_names:
         rewards = columns["reward"].to_numpy()
@@ -137,6 +141,21 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
         commonest = prompt_counts.argmax()
         losses.append(f"of groups with data.n={group_sizes[commonest]} ({prompt_counts[commonest]} prompts)")
     return rows | {"losses": ", ".join(losses)}
+
+
+def count_repeats(columns: pa.Table, group_index: NDArray[np.integer]) -> int:
+    """Count the groups whose completions are those of the same prompt at an earlier step, two or more.
+
+    TRL logs a batch at each step, also where several steps train on it (num_iterations, steps_per_generation).
+    """
+    contents: dict[int, list[str | int]] = {}  # by group its prompt, then hashes of its completions
+    rows = chain.from_iterable(map(pa.RecordBatch.to_pylist, columns.select(["problem_id", "text"]).to_batches()))
+    for group, row in zip(group_index.tolist(), rows, strict=True):
+        step, _, prompt = (row["problem_id"] or "").partition(", ")
+        if step.startswith("step "):  # as `imported.rows` names the problem of a prompt and a step
+            contents.setdefault(group, [prompt]).append(hash(row["text"]))
+    groups = [tuple(content) for content in contents.values() if len(content) > 2]
+    return len(groups) - len(set(groups))
 
 
 def describe_ends(completions: Completions, policy: Policy) -> str:

@@ -66,7 +66,13 @@ class RolloutReader:
         """Split a row into its completions, each with its values by role."""
         column_names = tuple(row)
         filled_names = tuple(name for name, value in row.items() if value is not None)
-        roles = assign_roles(column_names, filled_names, self.columns)
+        roles = dict(assign_roles(column_names, filled_names, self.columns))
+        for role in ALL_OR_NONE & self.names.by_role.keys():
+            column = self.names.by_role[role]
+            if column in filled_names:  # as in the rows before, though another known one may be filled, too
+                roles[role] = column
+            elif column in column_names:
+                roles.pop(role, None)
         self.names.add_row(column_names, roles)
         values = {}
         for role, name in roles.items():

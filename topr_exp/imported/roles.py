@@ -72,8 +72,8 @@ def assign_roles(names: tuple[str, ...], filled: tuple[str, ...], columns: Colum
     """
     configured = configured_columns(columns, names)
     free = set(filled).difference(configured.values())
-    is_trl_row = free >= TRL_ROW
-    is_verl_row = free >= VERL_ROW
+    is_trl_row = set(names) >= TRL_ROW
+    is_verl_row = set(names) >= VERL_ROW
     roles = {}
     for role, known_names in KNOWN_NAMES.items():
         matches = [name for name in known_names if name in free]

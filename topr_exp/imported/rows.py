@@ -54,6 +54,9 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
 def as_completion(values: Row, names: ColumnNames) -> Row:
     """Bring a completion into its stored form; ValueError where the values are none."""
     row = normalize_row(values)
+    for role in ("prompt", "completion"):
+        if isinstance(values.get(role), str) and isinstance(row.get(role), list):
+            names.by_role["json"] = names.label(role)  # part of the key of the stored log
     step = row.pop("step", None)
     row = render_messages(row)
     fault = find_fault(row, names)
@@ -70,23 +73,42 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
 
 
 def normalize_row(values: Row) -> Row:
-    """Bring token ids, single messages, ids, golds and flags of a row into one form each."""
+    """Bring token ids, messages, ids, golds and flags of a row into one form each; empty prompts and golds are none."""
     row = dict(values)
     for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
         value = row.get(text_role)
         if isinstance(value, dict):
             row[text_role] = [value]
+        elif isinstance(value, str):
+            row[text_role] = parse_messages(value)
         elif isinstance(value, list) and value and type(value[0]) is int:
             row.setdefault(ids_role, row.pop(text_role))
+    for role in ("prompt", "question"):
+        if row.get(role) == "":
+            del row[role]
     if type(row.get("problem_id")) in (int, float):
         row["problem_id"] = as_text(row["problem_id"])
-    if row.get("gold") is not None:
-        row["gold"] = as_text(row["gold"])  # lists and objects as JSON
+    gold = row.pop("gold", None)
+    is_empty = gold in (None, "") or gold != gold  # NaN, as pandas writes an empty cell
+    if not is_empty:
+        row["gold"] = as_text(gold)  # lists and objects as JSON
     if isinstance(row.get("reward"), bool):
         row["reward"] = float(row["reward"])
     if isinstance(row.get("finish"), bool):
         row["finish"] = "length" if row["finish"] else "stop"
     return row
+
+
+def parse_messages(text: str) -> Any:
+    """Return the messages that a text holds as JSON, as in prime-rl's Parquet; any other text itself."""
+    if not text.startswith("[{"):
+        return text
+    try:
+        messages = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    are_messages = all(isinstance(message, dict) and "role" in message for message in messages)
+    return messages if are_messages else text
 
 
 def render_messages(row: Row) -> Row:
@@ -118,6 +140,8 @@ def render_messages(row: Row) -> Row:
             raise ValueError("messages follow a prompt that is text")
         rendered["prompt"] = prompt
     elif messages:
+        if messages[-1]["role"] == "assistant" and "prompt_tokens" not in row:
+            raise ValueError("the prompt ends with the assistant's message, and no token ids say how it went on")
         rendered["messages"] = json.dumps(messages, ensure_ascii=False)
     return rendered
 
