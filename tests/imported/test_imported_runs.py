@@ -151,7 +151,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def test_a_prompt_is_taken_as_it_was_given(encode):
+def test_a_prompt_is_taken_as_it_was_given(encode, capsys):
     """Text as it is, ids as they are, messages through the chat template: all three are one prompt."""
     policy = load_policy(config_of().model, "cpu")
     policy.tokenizer.chat_template = CHAT_TEMPLATE
@@ -160,9 +160,10 @@ def test_a_prompt_is_taken_as_it_was_given(encode):
     messages = {"prompt": [{"role": "user", "content": "2 + 2?"}], "completion": "x", "reward": 0.5}
 
     for prompt in ({"prompt": text}, {}, {"prompt": None, "prompt_tokens": prompt_ids}):
-        completions = encode([messages | prompt], policy=policy, reward="given")
+        completions = encode([messages | prompt], policy=policy, reward="given", chat=True)
         assert completions.prompt_of(0).tolist() == prompt_ids
         assert completions.reward.tolist() == [0.5]
+    assert capsys.readouterr().err.count("1 prompt without the special tokens of a chat model") == 1
 
     policy.tokenizer.chat_template = "{{ raise_exception('No system message, please') }}"
     with refused(r"chat template refuses the messages .* \(No system message, please\)$"):

@@ -1,7 +1,7 @@
 """A log's prompts and completions as token ids of a model."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -157,6 +157,8 @@ def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_probl
 
 def encode_prompts(matched: MatchedRows, data: DataConfig, policy: Policy) -> TokenizedProblems:
     """Encode the prompts of the matched problems; TOPRError for one that the context can't hold."""
+    if data.chat:
+        warn_of_plain_texts(matched.prompts.values(), data, policy)
     encoded_prompts = {}
     for index, prompt in matched.prompts.items():
         encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
@@ -166,6 +168,20 @@ def encode_prompts(matched: MatchedRows, data: DataConfig, policy: Policy) -> To
         fault = f"{questions.too_long} prompts are longer than the model's context"
         raise TOPRError(f"data.completions={data.completions}: {fault}")
     return questions
+
+
+def warn_of_plain_texts(prompts: Iterable[LoggedPrompt], data: DataConfig, policy: Policy) -> None:
+    """Warn of prompts for a chat model that are texts without any special token, as veRL decodes them."""
+    special_tokens = policy.tokenizer.all_special_tokens
+    count = 0
+    for prompt in prompts:
+        if prompt.kind == "prompt" and not any(token in prompt.value for token in special_tokens):
+            count += 1
+    if count:
+        warn(
+            f"data.completions={data.completions}: {plural(count, 'prompt')} without the special tokens of a chat "
+            "model (data.chat=true); texts are taken as they are, and veRL leaves these tokens out of them"
+        )
 
 
 def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None) -> TokenIds:
