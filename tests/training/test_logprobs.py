@@ -81,13 +81,14 @@ WRONG_IDS = """
 [] | [5] | "each have one token or more; got an empty one"
 [11] | [5] | "token ids must be from 0 to 10, the vocabulary; got 11"
 [5] | [4, -1] | "token ids must be from 0 to 10, the vocabulary; got -1"
+[5, 5, 5] | [4, 4] | "a prompt and its completion have 5 tokens, the model's context is 4"
 """
 
 
 @each_row("prompt completion line", WRONG_IDS, literals=True)
 @pytest.mark.parametrize("function", [score_completions, lambda *inputs: list(example_gradients(*inputs))])
 def test_ids_that_are_no_completion_are_one_line(function, prompt, completion, line):
-    policy = Policy(make_model(11), None, "test", torch.float32)
+    policy = Policy(make_model(11, max_position_embeddings=4), None, "test", torch.float32)
 
     with refused(line):
         function(policy, [prompt], [completion])

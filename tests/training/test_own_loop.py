@@ -226,7 +226,12 @@ def reduced(losses):
         (lambda: completion_logprobs(LOGITS, IDS.float(), MASK), "whole numbers; got torch.float32"),
         (lambda: completion_logprobs(LOGITS, IDS, 1 + MASK), "False at the first token"),
         (lambda: completion_logprobs(LOGITS, IDS, 0 * MASK), "True at one or more of each row"),
-        (lambda: from_logits(torch.ones(3)), r"reward must be \[B\], shape \[2\]; got \[3\]"),
+        (lambda: from_logits(torch.ones(3)), r"reward must be a tensor \[B\], shape \[2\]; got \[3\]"),
+        (lambda: from_logits([1.0, 0.0]), r"reward must be a tensor \[B\], shape \[2\]; got a list"),
+        (
+            lambda: topr_exp.loss_coefficients(None, topr_exp.PairBatch(None, None)),
+            "takes a topr_exp.Batch; got a PairB",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(call, line):

@@ -31,7 +31,7 @@ def score_completions(
     prompt_numbers = []  # by completion, in order of appearance
     number_by_prompt: dict[bytes, int] = {}
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        sequence = token_sequence(prompt, completion, policy.vocabulary)
+        sequence = token_sequence(prompt, completion, policy)
         sequences.append(sequence)
         prompt_key = sequence[0].tobytes()
         prompt_number = number_by_prompt.setdefault(prompt_key, len(number_by_prompt))
@@ -49,9 +49,10 @@ def score_completions(
 
 
 def token_sequence(
-    prompt: NDArray[np.integer[Any]], completion: NDArray[np.integer[Any]], vocabulary: int
+    prompt: NDArray[np.integer[Any]], completion: NDArray[np.integer[Any]], policy: Policy
 ) -> TokenSequence:
-    """A prompt and its completion as arrays; TOPRError unless each has a token or more, all of the vocabulary."""
+    """A prompt and its completion as arrays; TOPRError unless each has tokens of the vocabulary, and both a context."""
+    vocabulary = policy.vocabulary
     sequence = np.asarray(prompt, np.int32), np.asarray(completion, np.int32)
     for ids in sequence:
         if not len(ids):
@@ -59,6 +60,9 @@ def token_sequence(
         strange_ids = ids[(ids < 0) | (ids >= vocabulary)]
         if len(strange_ids):
             raise TOPRError(f"token ids must be from 0 to {vocabulary - 1}, the vocabulary; got {strange_ids[0]}")
+    length = sum(map(len, sequence))
+    if length > policy.context:
+        raise TOPRError(f"a prompt and its completion have {length} tokens, the model's context is {policy.context}")
     return sequence
 
 
@@ -69,7 +73,7 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     """
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        sequence = token_sequence(prompt, completion, policy.vocabulary)
+        sequence = token_sequence(prompt, completion, policy)
         token_logp = score_tokens(policy.model, Inputs([sequence], policy.device)).logp
         mean_logp = token_logp.sum() / len(completion)
         gradients = torch.autograd.grad(mean_logp, weights, materialize_grads=True)
@@ -82,6 +86,8 @@ def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:
     Of TOPR without 1/T it is w R: the tapered weight times the reward. loss: from `topr_exp.loss`, of a `Batch`; the
     losses of a batch are summed, not reduced.
     """
+    if not isinstance(batch, Batch):
+        raise TOPRError(f"loss_coefficients takes a topr_exp.Batch; got a {type(batch).__name__}")
     logp = batch.logp.detach().requires_grad_()
     output = loss(replace(batch, logp=logp))
     (gradient,) = torch.autograd.grad(output.loss.sum(), logp)

@@ -169,6 +169,8 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     sampler_logits: [B, S, V] of the model that drew the completions, for losses that need "head"; head_size: tokens of
     the head, the likeliest ones; None: all V.
     """
+    import torch
+
     logp = completion_logprobs(logits, input_ids, completion_mask)
     token_fields: dict[str, Any] = {"mu_logp": logp.detach()}
     for name, values in {"mu_logp": mu_logp, "old_logp": old_logp, "ref_logp": ref_logp}.items():
@@ -178,8 +180,9 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
             raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
         token_fields[name] = values.detach()
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
-        if values is not None and list(values.shape) != [len(logp)]:
-            raise TOPRError(f"{name} must be [B], shape [{len(logp)}]; got {list(values.shape)}")
+        shape = list(values.shape) if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
+        if values is not None and shape != [len(logp)]:
+            raise TOPRError(f"{name} must be a tensor [B], shape [{len(logp)}]; got {shape}")
     if positive is None:
         positive = reward > 0
     batch = Batch(
