@@ -14,6 +14,7 @@ from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.sampler import split_every
 from topr_exp.training.logprobs import TokenScores
+from topr_exp.training.padding import pad_tokens
 from topr_exp.training.tree_attention import layout_for, shape_of
 from topr_exp.types import Batch, PairBatch
 
@@ -79,18 +80,21 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
     def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=logp.device)
 
+    def by_token(values_of_rows: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Pad each row's values, [tokens] or [tokens, k], to [B, T] or [B, T, k]."""
+        return pad_tokens(torch.from_numpy(np.concatenate(values_of_rows)).to(logp.device), mask)
+
     def token_column(name: str) -> Tensor | None:
         """Pad a column of numbers by token to [B, T]; None without such a column."""
         if not completions.has(name):
             return None
         values = completions.lists(name)
-        return pad_rows([values[row] for row in rows.tolist()], logp)
+        return by_token([values[row] for row in rows.tolist()])
 
     mu_logp = token_column("mu_logp")
     head_mu_logp = None
     if scores.head_logp is not None:
-        head_rows = [completions.top_tokens(row).logp for row in rows.tolist()]
-        head_mu_logp = pad_rows(head_rows, scores.head_logp)
+        head_mu_logp = by_token([completions.top_tokens(row).logp for row in rows.tolist()])
     return Batch(
         logp=logp,
         mu_logp=mu_logp if mu_logp is not None else logp.detach(),
@@ -110,14 +114,6 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         head_logp=scores.head_logp,
         head_mu_logp=head_mu_logp,
     )
-
-
-def pad_rows(rows: Sequence[NDArray[np.float32]], like: Tensor) -> Tensor:
-    """Pad arrays of completions, [tokens] or [tokens, k] each, with 0 to a float32 tensor of `like`'s shape."""
-    padded_rows = np.zeros(like.shape, dtype=np.float32)
-    for padded_row, row in zip(padded_rows, rows, strict=True):
-        padded_row[: len(row)] = row
-    return torch.from_numpy(padded_rows).to(like.device)
 
 
 # ---- micro-batches
