@@ -249,7 +249,7 @@ def checkpoint(trainer: Any, parent: str) -> float:
 
     with tempfile.TemporaryDirectory(dir=parent) as folder:
         start_time = time.monotonic()
-        checkpoints.save(Path(folder), 1, trainer.policy.model, trainer.optimizer, {}, {})
+        checkpoints.save(Path(folder), trainer.policy.model, trainer.optimizer, {"step": 1}, {})
         return time.monotonic() - start_time
 
 

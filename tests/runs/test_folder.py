@@ -69,7 +69,7 @@ def write_rounds(folder, model):
 
 
 def write_checkpoint(folder, model):
-    checkpoint.save(folder.path / "checkpoints", 1, model, torch.optim.AdamW(model.parameters()), {}, {})
+    checkpoint.save(folder.path / "checkpoints", model, torch.optim.AdamW(model.parameters()), {"step": 1}, {})
 
 
 def write_model(folder, model):

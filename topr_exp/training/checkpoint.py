@@ -55,7 +55,6 @@ class RowShare(NamedTuple):
 
 def save(
     folder: Path,
-    step: int,
     model: Any,
     optimizer: torch.optim.Optimizer,
     counters: Counters,
@@ -65,7 +64,7 @@ def save(
 
     Every process of the run has to call it.
     """
-    path = folder / f"step-{step:08d}"
+    path = folder / f"step-{counters['step']:08d}"
     is_main = distributed.is_main_process()
     writing = atomic_folder(path) if is_main else disk_errors(f"write {path}")
     with writing as folder_of_main:  # temporary; None on other processes
@@ -91,8 +90,8 @@ def remove_superseded(folder: Path, newest: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
-    """Restore the newest whole checkpoint below `folder`; return its counters and folder, or None when there is none.
+def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path | None]:
+    """Restore the newest whole checkpoint below `folder`; return its counters and folder, {} and None without one.
 
     Read by safetensors: nothing in a checkpoint can run code. Every process of the run has to call it.
     """
@@ -109,7 +108,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
         with disk_errors(f"read {path}"):
             read_rows(path, model, optimizer)
         return counters, path
-    return None
+    return {}, None
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -61,13 +61,10 @@ class Trainer:
         self.stop = stop or StopFlag()
         if config.compile:
             compile_layers(policy.model)
-        self.has_signals = bool(loss.signal_names)
-        self.needs_head = "head" in loss.needs
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
-        counters, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
-        self.restored: Path | None = restored  # the checkpoint that this run goes on from
+        counters, self.restored = checkpoint.load(folder, policy.model, self.optimizer)  # what this run goes on from
         self.step = counters.get("step", 0)  # updates done
         self.samples = counters.get("samples", 0)  # examples of the updates so far
         self.sampled_tokens = counters.get("sampled", 0)  # of completions of the rounds so far
@@ -98,7 +95,7 @@ class Trainer:
             "sampled": self.sampled_tokens,
             "moved": self.had_gradient,
         }
-        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, counters, extra)
+        checkpoint.save(self.folder, self.policy.model, self.optimizer, counters, extra)
 
     def save_policy(self, folder: Path) -> None:
         """Write the trained model as a folder that transformers loads; every process of the run has to call it."""
@@ -110,7 +107,7 @@ class Trainer:
 
     def zero_grad(self) -> None:
         """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
 
     def checkpoint(self, journal: "Journal", updates: int, every: float, extra: Callable[[], dict[str, bytes]]) -> None:
         """Save when it is time; save and stop when a signal asked for that; extra: makes files to keep with it."""
@@ -208,16 +205,17 @@ class Trainer:
         divisor = self.divisor(global_batch)
         batches = micro_batches(policy.model, global_batch, self.config.micro_batch_size)
         self.zero_grad()
+        needs_head = "head" in self.loss.needs
         global_signals = None
         is_divided = len(batches) > 1 or distributed.world_size() > 1
-        if self.has_signals and is_divided:
+        if self.loss.signal_names and is_divided:
             global_signals = self.compute_signals(global_batch, batches)
         for positions, is_counted in batches:
             rows = global_batch.rows_at(positions)
-            inputs = inputs_of(training_set.completions, rows, policy.device, scores_head=self.needs_head)
+            inputs = inputs_of(training_set.completions, rows, policy.device, scores_head=needs_head)
             scores = self.score(inputs)
             batch = loss_batch(training_set, rows, inputs.mask, scores)
-            if self.has_signals:
+            if self.loss.signal_names:
                 batch = self.with_signals(batch, positions, global_signals)
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
