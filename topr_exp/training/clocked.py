@@ -180,17 +180,13 @@ class ClockedRounds(AsyncRounds):
             seed = (self.iteration, update_index, start, IN_FLIGHT)
             redrawn = self.collector.redraw(pa.concat_tables(tables_of(groups)), kept_tokens, seed)
             redrawn_tables = self.split_groups(redrawn)
-            for position, redrawn_table in zip(positions, redrawn_tables, strict=True):
-                group = self.continued_group(self.queue[position], redrawn_table)
+            for position, group, table in zip(positions, groups, redrawn_tables, strict=True):
+                extra_tokens = longest_length(table) - longest_length(group.table)
+                due = group.due + extra_tokens / self.tokens_per_update
+                born = group.born
                 if length_by_position[position] == 0:  # no token is by older weights
-                    group = replace(group, born=update_index)
-                self.queue[position] = group
-
-    def continued_group(self, group: Group, table: pa.Table) -> Group:
-        """Return a group with redrawn completions, which is complete earlier or later as their lengths say."""
-        extra_tokens = longest_length(table) - longest_length(group.table)
-        due = group.due + extra_tokens / self.tokens_per_update
-        return replace(group, table=table, due=due)
+                    born = update_index
+                self.queue[position] = Group(table, born, due)
 
     def lengths_so_far(self) -> dict[int, int]:
         """Count the tokens so far of the longest completion of each group under way, by position in the queue."""

@@ -38,13 +38,6 @@ class Squares(NamedTuple):
     column: Tensor | None  # [..., columns] over all rows; None of vectors
 
 
-class Factors(NamedTuple):
-    """The factors that make a gradient the update, but for its size."""
-
-    row: Tensor  # [..., rows, 1] of this process; of vectors, one for each number
-    column: Tensor | None  # [..., 1, columns]; None of vectors
-
-
 class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
@@ -94,13 +87,15 @@ class Adafactor(torch.optim.Optimizer):
         """Update the weights by the gradient as `clip` took it, else as it is; the gradient is used up."""
         if not self.squares:
             self.clip(math.inf)
-        factors_of_weights = [self.advance_state(squares) for squares in self.squares]
+        row_factors = []
         totals = []
-        for squares, factors in zip(self.squares, factors_of_weights, strict=True):
-            totals.append(scaled_squares(squares.gradient, factors))
+        for squares in self.squares:
+            row_factor, column_factor = self.advance_state(squares)
+            row_factors.append(row_factor)
+            totals.append(scaled_squares(squares.gradient, row_factor, column_factor))
         self.sum_over_processes(totals)
-        for squares, factors, total in zip(self.squares, factors_of_weights, totals, strict=True):
-            self.update_weight(squares, factors.row, total)
+        for squares, row_factor, total in zip(self.squares, row_factors, totals, strict=True):
+            self.update_weight(squares, row_factor, total)
         self.squares = []
 
     def update_weight(self, squares: Squares, row_factor: Tensor, total: Tensor) -> None:
@@ -116,8 +111,12 @@ class Adafactor(torch.optim.Optimizer):
         step_size = group["lr"] * self.scale / excess
         weight.addcmul_(squares.gradient, -step_size * row_factor)
 
-    def advance_state(self, squares: Squares) -> Factors:
-        """Advance a weight's running means by a step; returns the factors that make its gradient the update."""
+    def advance_state(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
+        """Advance a weight's running means by a step; returns the factors that make its gradient the update.
+
+        They are of rows, [..., rows, 1] of this process, and of columns, [..., 1, columns]; of a vector one for each
+        number, and None.
+        """
         state = self.state[squares.weight]
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - math.pow(state["step"], self.DECAY)
@@ -130,14 +129,14 @@ class Adafactor(torch.optim.Optimizer):
 
         if squares.row is None or squares.column is None:
             entry_means = update_running_mean("exp_avg_sq", squares.gradient.square(), 1)
-            return Factors(row=entry_means.rsqrt(), column=None)
+            return entry_means.rsqrt(), None
         row_count, column_count = squares.weight.shape[-2:]
         row_means = update_running_mean("exp_avg_sq_row", squares.row, column_count)
         column_means = update_running_mean("exp_avg_sq_col", squares.column, row_count)
         matrix_mean = column_means.mean(-1, keepdim=True)  # as of the rows, some of which other processes have
         row_factor = (row_means / matrix_mean).rsqrt()
         column_factor = column_means.rsqrt()
-        return Factors(row_factor.unsqueeze(-1), column_factor.unsqueeze(-2))
+        return row_factor.unsqueeze(-1), column_factor.unsqueeze(-2)
 
     def sum_over_processes(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over the processes that share the weights' rows, in one message."""
@@ -165,16 +164,16 @@ def sums_of_squares(weight: Tensor) -> Squares:
     return Squares(weight, gradient, row.sum(), row, column)
 
 
-def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
+def scaled_squares(gradient: Tensor, row_factor: Tensor, column_factor: Tensor | None) -> Tensor:
     """Sum the squares of a gradient times its factors, over this process's rows.
 
     Changes a matrix in place: it is the gradient by the columns' factors from here on.
     """
-    if factors.column is None:
-        return (gradient * factors.row).square().sum()
-    gradient.mul_(factors.column)
+    if column_factor is None:
+        return (gradient * row_factor).square().sum()
+    gradient.mul_(column_factor)
     norms = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
-    scaled_norms = norms * factors.row
+    scaled_norms = norms * row_factor
     return scaled_norms.square().sum()
 
 

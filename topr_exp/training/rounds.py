@@ -36,7 +36,6 @@ from topr_exp.types import TOPRError
 BUFFER = "buffer.arrow"
 ROUND = "round.arrow"
 Compose = Callable[..., TrainingSet]  # of completions, in rounds with `round_number`
-SUMMARY_NAMES = ("sampled_correct", "sampled_length", "sampler_gap")  # of a round, in its records
 ORDERS_PER_ROUND = 1_000_000  # in the numbers that name the orders of examples
 
 
@@ -249,23 +248,10 @@ class Rounds:
         return sum(map(len, self.drawn)) // self.n
 
     def summarize_drawn(self) -> dict[str, float]:
-        """Summarize the completions sampled for a round; NaN under the names of the round before if there are none."""
+        """Summarize all that was sampled for a round, kept or not; if nothing was, NaN under the last round's names."""
         if not self.drawn:
-            return dict.fromkeys(self.summary or SUMMARY_NAMES, math.nan)
-        summary = self.describe_sampled(pa.concat_tables(self.drawn).combine_chunks())
-        if self.selection.pass_rate is not None:
-            summary["problems_drawn"] = self.problems_drawn()
-            summary["problems_kept"] = self.problems_kept
-        return summary
-
-    def report_gap(self, gap: float) -> None:
-        """Print the distance of the sampler's log μ from log π, of the first round alone."""
-        if not self.gap_reported:
-            say(f"{'log μ':<11} |log π − log μ| is {gap:.2g} a token before the first update on these completions")
-            self.gap_reported = True
-
-    def describe_sampled(self, table: pa.Table) -> dict[str, float]:
-        """Summarize sampled completions, kept or not."""
+            return dict.fromkeys(self.summary, math.nan)
+        table = pa.concat_tables(self.drawn).combine_chunks()
         completions = self.collector.completions(table)
         config = self.collector.sampler.config
         mismatch = measure_mismatch(completions.lists("logp"), completions.lists("sampler_logp"), config)
@@ -283,7 +269,16 @@ class Rounds:
             summary["grader_timeouts"] = timeouts
         if completions.reward is not None:
             summary["sampled_reward"] = float(completions.reward.mean())
+        if self.selection.pass_rate is not None:
+            summary["problems_drawn"] = self.problems_drawn()
+            summary["problems_kept"] = self.problems_kept
         return summary
+
+    def report_gap(self, gap: float) -> None:
+        """Print the distance of the sampler's log μ from log π, of the first round alone."""
+        if not self.gap_reported:
+            say(f"{'log μ':<11} |log π − log μ| is {gap:.2g} a token before the first update on these completions")
+            self.gap_reported = True
 
     # ---- checkpoints
 
