@@ -42,7 +42,7 @@ def one_by_one(policy: Policy) -> torch.Tensor:
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_a_tree_scores_as_sequences_one_by_one(model: torch.nn.Module, dtype: torch.dtype, tolerance: float) -> None:
     policy = Policy(model, None, "test", dtype)
-    assert packing.cheapest_layout(batch(), 10**9, 128)[1] is not None
+    assert packing.cheapest_layout(batch(), packing.ModelShape(10**9, 128))[1] is not None
     inputs = Inputs(batch(), CUDA)
     with torch.inference_mode(), policy.autocast():
         together = score_tokens(model, inputs).logp[inputs.mask].cpu()

@@ -16,7 +16,7 @@ from topr_exp.training.hidden_states import Inputs, states_in_layout
 from topr_exp.training.layers import recomputed_layers
 from topr_exp.training.logprobs import TokenScorer
 from topr_exp.training.output_layer import OutputLayer
-from topr_exp.training.packing import Layout, build_tree, cheapest_layout, padded_cost
+from topr_exp.training.packing import Layout, ModelShape, build_tree, cheapest_layout, padded_cost
 from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention
 
 CPU = torch.device("cpu")
@@ -187,7 +187,7 @@ def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
 # ---- the layout
 
 
-SIZES = (164_138, 128)  # weights of a layer, width of its attention
+SHAPE = ModelShape(164_138, 128)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ SIZES = (164_138, 128)  # weights of a layer, width of its attention
     ids=["few shots", "groups"],
 )
 def test_a_shared_part_is_laid_out_once_where_that_is_cheaper(sequences, levels):
-    layout = cheapest_layout(sequences, *SIZES)
+    layout = cheapest_layout(sequences, SHAPE)
 
     assert [len(level) for level in layout.tree.levels] == levels
-    assert layout.cost < 0.5 * padded_cost(sequences, *SIZES)
+    assert layout.cost < 0.5 * padded_cost(sequences, SHAPE)
 
 
 def test_equal_lengths_without_a_shared_part_are_padded():
     completion = np.arange(20) % 11
     sequences = [(np.arange(start, start + 30) % 11, completion) for start in range(8)]
 
-    assert cheapest_layout(sequences, *SIZES) == Layout(padded_cost(sequences, *SIZES), None)
+    assert cheapest_layout(sequences, SHAPE) == Layout(padded_cost(sequences, SHAPE), None)
 
 
 @pytest.mark.parametrize(

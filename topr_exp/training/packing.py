@@ -108,22 +108,18 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     completion_starts: list[TokenPlace] = []
     for key, (prompt, completion) in zip(prompt_keys, sequences, strict=True):
         suffix = prompt[prefix_length:]
-        if not len(suffix):
-            assert root is not None, "a prompt is empty"
-            prompt_end = TokenPlace(root, prefix_length - 1)
-            completion_start = TokenPlace(add_segment(completion, root), 0)
-        elif share_prompts and completion_counts[key] > 1:
-            if key not in shared_suffixes:
+        prompt_segment = root
+        if len(suffix):
+            if share_prompts and completion_counts[key] > 1 and key not in shared_suffixes:
                 shared_suffixes[key] = add_segment(suffix, root)
-            suffix_segment = shared_suffixes[key]
-            prompt_end = TokenPlace(suffix_segment, len(suffix) - 1)
-            completion_start = TokenPlace(add_segment(completion, suffix_segment), 0)
+            prompt_segment = shared_suffixes.get(key)
+        if prompt_segment is not None:
+            prompt_ends.append(TokenPlace(prompt_segment, len(prompt_segment.tokens) - 1))
+            completion_starts.append(TokenPlace(add_segment(completion, prompt_segment), 0))
         else:
             segment = add_segment(np.concatenate([suffix, completion]), root)
-            prompt_end = TokenPlace(segment, len(suffix) - 1)
-            completion_start = TokenPlace(segment, len(suffix))
-        prompt_ends.append(prompt_end)
-        completion_starts.append(completion_start)
+            prompt_ends.append(TokenPlace(segment, len(suffix) - 1))
+            completion_starts.append(TokenPlace(segment, len(suffix)))
     return Tree(
         levels=[level for level in levels if level],
         prompt_ends=row_indices(levels, prompt_ends),
@@ -156,11 +152,18 @@ def common_prefix_length(rows: Sequence[Ids]) -> int:
     return length
 
 
-# ---- costs in operations of one layer; layer_weights: how many it has; attention_size: query heads times their size
+# ---- costs in operations of one layer
 
 
 FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, roughly
 FLOPS_OF_A_LEVEL = 10_000_000  # starting its dozen operations on a CPU
+
+
+class ModelShape(NamedTuple):
+    """What the costs of layouts depend on."""
+
+    layer_weights: int  # of a layer
+    attention_size: int  # query heads times their size
 
 
 class Layout(NamedTuple):
@@ -170,9 +173,9 @@ class Layout(NamedTuple):
     tree: Tree | None  # None: sequences are padded
 
 
-def tree_cost(tree: Tree, layer_weights: int, attention_size: int) -> float:
+def tree_cost(tree: Tree, shape: ModelShape) -> float:
     """Estimate the operations of a forward pass over a tree."""
-    total = 2.0 * layer_weights * len(tree.ids)
+    total = 2.0 * shape.layer_weights * len(tree.ids)
     width_above = 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
@@ -182,27 +185,27 @@ def tree_cost(tree: Tree, layer_weights: int, attention_size: int) -> float:
         pair_count = len(level) * width * keys_per_query
         # Keys and values of the levels above; of its own, queries and outputs too.
         copied_count = len(level) * (2 * width_above + 4 * width)
-        attention = 4 * attention_size * pair_count
-        copies = FLOPS_OF_A_COPY * attention_size * copied_count
+        attention = 4 * shape.attention_size * pair_count
+        copies = FLOPS_OF_A_COPY * shape.attention_size * copied_count
         total += attention + copies + FLOPS_OF_A_LEVEL
         width_above += width
     return total
 
 
-def padded_cost(sequences: Sequences, layer_weights: int, attention_size: int) -> float:
+def padded_cost(sequences: Sequences, shape: ModelShape) -> float:
     """Estimate the operations of a forward pass over sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    operations_per_token = 2.0 * layer_weights + 4 * attention_size * width / 2
+    operations_per_token = 2.0 * shape.layer_weights + 4 * shape.attention_size * width / 2
     return operations_per_token * width * len(sequences)
 
 
-def cheapest_layout(sequences: Sequences, layer_weights: int, attention_size: int) -> Layout:
+def cheapest_layout(sequences: Sequences, shape: ModelShape) -> Layout:
     """Choose the cheapest layout, a function of the sequences and the model's shape alone."""
-    cheapest = Layout(padded_cost(sequences, layer_weights, attention_size), None)
+    cheapest = Layout(padded_cost(sequences, shape), None)
     for share_prefix in (True, False):
         for share_prompts in (True, False):
             tree = build_tree(sequences, share_prefix=share_prefix, share_prompts=share_prompts)
-            layout = Layout(tree_cost(tree, layer_weights, attention_size), tree)
+            layout = Layout(tree_cost(tree, shape), tree)
             if layout.cost < cheapest.cost:
                 cheapest = layout
     return cheapest

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from topr_exp.models.loading import text_config
 from topr_exp.runtime.terminal import warn
-from topr_exp.training.packing import Layout, Sequences, Tree, cheapest_layout, lengths_of, padded_cost
+from topr_exp.training.packing import Layout, ModelShape, Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
@@ -240,13 +240,6 @@ def why_not_exact(model: Any) -> str | None:
     return None
 
 
-class ModelShape(NamedTuple):
-    """What the costs of layouts depend on."""
-
-    layer_weights: int  # of a layer
-    attention_size: int  # query heads times their size
-
-
 def shape_of(model: Any) -> ModelShape:
     """Count the weights of a model's layers, which takes as long as the choice of a layout."""
     config = text_config(model)
@@ -260,10 +253,10 @@ def shape_of(model: Any) -> ModelShape:
 
 def layout_for(model: Any, sequences: Sequences, shape: ModelShape | None = None) -> Layout:
     """Choose the cheapest layout that is exact for a model; shape: the model's, where it is known."""
-    layer_weights, attention_size = shape or shape_of(model)
+    shape = shape or shape_of(model)
     if not use_tree_attention(model):
-        return Layout(padded_cost(sequences, layer_weights, attention_size), None)
-    return cheapest_layout(sequences, layer_weights, attention_size)
+        return Layout(padded_cost(sequences, shape), None)
+    return cheapest_layout(sequences, shape)
 
 
 AttentionInterface.register(NAME, attention)
