@@ -92,7 +92,7 @@ def haste():
 
 def loader_with_shared_choices(new_loader):
     """A `config_loader` that makes one loader of conf/ and the plugins, which lists the choices of a group once."""
-    from topr_exp.config.yamls import plugin_modules, use_own_folder
+    from topr_exp.config.yamls import OwnFolder, plugin_modules
 
     @functools.cache
     def shared_loader(plugins):
@@ -103,7 +103,7 @@ def loader_with_shared_choices(new_loader):
     def config_loader(config_dir):
         if config_dir is not None:
             return new_loader(config_dir)
-        use_own_folder(None)
+        OwnFolder.use(None)
         return shared_loader(tuple(plugin_modules()))
 
     return config_loader

@@ -12,7 +12,7 @@ from functools import partial
 
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.load import loss_of_yaml
-from topr_exp.config.yamls import loss_files, use_own_folder
+from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.runtime.terminal import plural
 from topr_exp.types import ConfigError
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: argparse.Namespace) -> int:
     if options.plot is not None and options.plot.suffix.lower() not in PICTURES:
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
-    use_own_folder(options.config_dir)
+    OwnFolder.use(options.config_dir)
     losses = load_losses(options.names)
     for name, loss in losses.items():
         print(f"{name:<18}{arxiv(loss):<18}{', '.join(traits(loss))}")

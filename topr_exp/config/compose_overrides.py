@@ -37,7 +37,7 @@ from topr_exp.config.load import (
     unknown_key,
 )
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
-from topr_exp.config.yamls import CONF, OwnFolder, find_yaml, plugin_modules, use_own_folder, values_of_yaml
+from topr_exp.config.yamls import CONF, OwnFolder, find_yaml, plugin_modules, values_of_yaml
 from topr_exp.schema import first_line, flatten, literal, show
 from topr_exp.types import ConfigError
 
@@ -46,6 +46,7 @@ PROGRAM = "python -m topr_exp"
 # Of Hydra's error where a YAML lacks the line `# @package _global_`, so that it looks for a group within its own.
 OVERRIDE_WITHIN_GROUP = re.compile(r"Could not override '[^']*@(?P<group>\w+)\.")
 OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
+MODEL_KEYS = ("model", "model.path")  # that may name one
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
 # What is passed over (quoted texts, escapes, ranges), or an element that Hydra reads as a number, true or false.
 NUMBER_OR_FLAG = re.compile(
@@ -105,7 +106,7 @@ class OwnYAMLs(SearchPathPlugin):
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
-    use_own_folder(config_dir)
+    OwnFolder.use(config_dir)
     Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()
@@ -241,7 +242,7 @@ class Composer:
 
     def swept_keys(self) -> list[str]:
         """The keys that the command line gives several values, but for hyper-parameters, which names show anyway."""
-        keys = [str(override.key_or_group) for override in self.overrides if override.is_sweep_override()]
+        keys = [override.key_or_group for override in self.overrides if override.is_sweep_override()]
         return [key for key in keys if not key.startswith("algo.")]
 
     @property
@@ -281,10 +282,7 @@ class Composer:
             raise ConfigError(f"{swept_words}: there is no such value")
         # Parsed once more, since the values of choice, sort and range come without their quotes.
         parse = cache(self.parse)
-        overrides_of_runs = []
-        for job in jobs:
-            overrides_of_runs.append([parse(text) for text in job])
-        return overrides_of_runs
+        return [[*map(parse, job)] for job in jobs]
 
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
         """The settings of a run: Hydra composes the choices of groups, then values take their places."""
@@ -293,10 +291,8 @@ class Composer:
     def compose_for_hydra(self, overrides: Sequence[Override]) -> DictConfig:
         """The settings of overrides as Hydra takes them."""
         settings = copy.deepcopy(self.compose_choices(overrides).settings)
-        for override in overrides:
-            key = str(override.key_or_group)
-            if not self.is_value(override):
-                continue
+        for override in filter(self.is_value, overrides):
+            key = override.key_or_group
             is_variable = key.partition(".")[0] in VARIABLES
             if is_variable and OmegaConf.select(settings, key) is None:
                 raise unknown_key(key)
@@ -337,14 +333,15 @@ class Composer:
         words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
         if "model.name" not in keys_of(overrides):
             words.append(f"model.name={quoted(model.name)}")
-        return [*map(self.parse, words), *without_model(overrides)]
+        further_overrides = [override for override in overrides if override.key_or_group not in MODEL_KEYS]
+        return [*map(self.parse, words), *further_overrides]
 
     def other_model(self, overrides: list[Override]) -> ModelChoice | None:
         """The model that is named by a folder or on the hub, with its settings; None for a choice of the group.
 
         ConfigError where a shipped model's settings are chosen for a larger one.
         """
-        value_by_key = {str(override.key_or_group): self.plain_value(override) for override in overrides}
+        value_by_key = {override.key_or_group: self.plain_value(override) for override in overrides}
         choices = self.loader.get_group_options("model")
         choice = value_by_key.get("model")
         path = value_by_key.get("model.path")
@@ -364,7 +361,7 @@ class Composer:
     def plain_value(self, override: Override) -> Any:
         """The value of an override, with `${oc.env:NAME}` in the name of a model computed."""
         value = override.value()
-        if override.key_or_group not in ("model", "model.path") or not isinstance(value, str):
+        if override.key_or_group not in MODEL_KEYS or not isinstance(value, str):
             return value
         return self.call(lambda: OmegaConf.create({"value": value})["value"])
 
@@ -377,14 +374,14 @@ class Composer:
         words = []
         for override in overrides:
             word = str(override.input_line)
-            key = str(override.key_or_group)
+            key = override.key_or_group
             if self.is_value(override) and not has_key(listed, key) and is_setting(key, settings):
                 word = f"++{word.lstrip('+')}"
             words.append(word)
         return words
 
     def is_value(self, override: Override) -> bool:
-        key = str(override.key_or_group)
+        key = override.key_or_group
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
 
     def hidden_values(self) -> Iterator[str]:
@@ -419,8 +416,7 @@ class Composer:
         file = find_yaml(group, choice)
         if file is None:
             return {}
-        values: dict[str, Any] = self.call(partial(values_of_yaml, file))
-        return values
+        return self.call(partial(values_of_yaml, file))
 
     def call(self, step: Callable[[], Any]) -> Any:
         """The result of a step of Hydra's; its errors become one line."""
@@ -467,17 +463,13 @@ def given_keys(override: Override) -> list[str]:
     values = given_value.list if isinstance(given_value, ChoiceSweep) else [given_value]
     keys = dict[str, None]()
     for value in values:
-        parts = {str(override.key_or_group): value}
+        parts = {override.key_or_group: value}
         keys |= dict.fromkeys(key for key, _ in flatten(parts))
     return list(keys)
 
 
 def keys_of(overrides: Iterable[Override]) -> set[str]:
-    return {str(override.key_or_group) for override in overrides}
-
-
-def without_model(overrides: Sequence[Override]) -> list[Override]:
-    return [override for override in overrides if override.key_or_group not in ("model", "model.path")]
+    return {override.key_or_group for override in overrides}
 
 
 def is_no_experiment(override: Override) -> bool:
@@ -488,7 +480,7 @@ def is_no_experiment(override: Override) -> bool:
 def quote_folder(text: str) -> str:
     """The text of an override with quotes around the folder of a model where its name needs them."""
     key, _, value = text.partition("=")
-    if key not in ("model", "model.path") or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
+    if key not in MODEL_KEYS or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
         return text
     return f"{key}={quoted(value)}"
 

@@ -35,7 +35,7 @@ VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are int
 INCLUDED = "defaults: [NAME, _self_]"
 GLOBAL_HEADER = "# @package _global_"  # of a YAML that sets keys of several groups
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
-SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
+SECTIONS = {key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema)}
 
 
 def load(composed: DictConfig) -> Config:
@@ -55,8 +55,7 @@ def load(composed: DictConfig) -> Config:
         else:
             convert(key, value, hints[key])  # raises for a wrong type, before a group repeats the value
             sections[key] = value
-    config: Config = build(Config, sections, "")
-    return config
+    return build(Config, sections, "")
 
 
 def resolved(composed: DictConfig) -> dict[str, Any]:
@@ -101,8 +100,7 @@ def build_section(group: str, values: Any) -> Any:
 def build_policy(settings: Mapping[str, Any]) -> StalenessPolicy:
     """The staleness policy that settings name; ConfigError where they name none."""
     key = "schedule.when_stale"
-    policy: StalenessPolicy = build(named_class(key, settings), drop_keys(settings, "_target_"), f"{key}.")
-    return policy
+    return build(named_class(key, settings), drop_keys(settings, "_target_"), f"{key}.")
 
 
 def loss_of_yaml(path: Path) -> Any:
@@ -246,8 +244,7 @@ def schemas_by_choice(group: str) -> dict[str, Any]:
     if group == "data":  # imported only where they are asked for
         return {choice: class_of("data._target_", target) for choice, target in SOURCES.items()}
     if group == "cluster":  # each with the scheduler that it has settings for
-        clusters: dict[str, Any] = class_of("cluster.name", "topr_exp.sweeps.clusters.CLUSTERS")
-        return clusters
+        return class_of("cluster.name", "topr_exp.sweeps.clusters.CLUSTERS")
     return SAMPLERS
 
 

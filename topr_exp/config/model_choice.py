@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from topr_exp.config.yamls import PACKAGE, yaml_folders
+from topr_exp.config.yamls import PACKAGE, find_yaml
 from topr_exp.types import ConfigError
 
 SHIPPED = PACKAGE / "tiny"
@@ -63,13 +63,13 @@ def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
     path = word
     named = [preset for preset in presets if preset.path == word]
     if named:
-        return ModelChoice(named[0].name, "which is for it", path, name, folder)
-    if folder is None:
-        return ModelChoice(GENERAL, "since no YAML of conf/model names it", path, name, None)
-    if folder != Path(word).expanduser() and not is_shipped(word):
-        path = str(folder)  # `word` is a run, and its weights are in its model/
-    shape = shape_of(folder)
-    choice, reason = settings_of_folder(folder, shape, presets)
+        choice, reason = named[0].name, "which is for it"
+    elif folder is None:
+        choice, reason = GENERAL, "since no YAML of conf/model names it"
+    else:
+        choice, reason = settings_of_folder(folder, shape_of(folder), presets)
+        if folder != Path(word).expanduser() and not is_shipped(word):
+            path = str(folder)  # `word` is a run, and its weights are in its model/
     return ModelChoice(choice, reason, path, name, folder)
 
 
@@ -176,10 +176,9 @@ def read_presets(choices: Sequence[str]) -> list[Preset]:
     """The YAMLs of conf/model that name a model, in the order of their names; the general one before its likes."""
     presets = []
     for choice in sorted(choices, key=lambda name: (name != GENERAL, name)):
-        for folder in yaml_folders():
-            if (file := folder / "model" / f"{choice}.yaml").is_file():
-                presets += preset_of(choice, file)
-                break
+        file = find_yaml("model", choice)
+        if file is not None:
+            presets += preset_of(choice, file)
     return presets
 
 
@@ -197,11 +196,11 @@ def preset_of(choice: str, file: Path) -> list[Preset]:
         return []
     if is_shipped(path):
         return [Preset(choice, path, shape_of(SHIPPED / path), toy=True)]
-    if shape is None:
-        return [Preset(choice, path, None, toy=False)]
-    if len(shape) != len(Shape._fields):
-        raise ConfigError(f"{file}: preset.shape={list(shape)}: expected three numbers, as in [4096, 32, 128256]")
-    return [Preset(choice, path, Shape(*shape), toy=False)]
+    if shape is not None:
+        if len(shape) != len(Shape._fields):
+            raise ConfigError(f"{file}: preset.shape={list(shape)}: expected three numbers, as in [4096, 32, 128256]")
+        shape = Shape(*shape)
+    return [Preset(choice, path, shape, toy=False)]
 
 
 def shape_of(folder: Path) -> Shape | None:

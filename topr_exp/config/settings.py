@@ -78,9 +78,9 @@ class Config(Section):
     @property
     def reference(self) -> ModelConfig:
         """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
-        path = self.model.reference or self.model.path
-        revision = None if self.model.reference else self.model.revision
-        return replace(self.model, path=path, revision=revision)
+        if not self.model.reference:
+            return self.model
+        return replace(self.model, path=self.model.reference, revision=None)
 
     @property
     def solver(self) -> ModelConfig:

@@ -28,19 +28,14 @@ class OwnFolder:
     path: ClassVar[Path | None] = None
 
     @classmethod
-    def use(cls, path: Path | None) -> None:
-        cls.path = path
-
-
-def use_own_folder(config_dir: str | None) -> None:
-    """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
-    if config_dir is None:
-        OwnFolder.use(None)
-        return
-    folder = Path(config_dir)
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.use(folder.resolve())
+    def use(cls, config_dir: str | None) -> None:
+        """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
+        folder = None
+        if config_dir is not None:
+            if not Path(config_dir).is_dir():
+                raise ConfigError(f"--config-dir {config_dir}: no such folder")
+            folder = Path(config_dir).resolve()
+        cls.path = folder
 
 
 @functools.cache
@@ -90,10 +85,10 @@ def loss_files() -> dict[str, Path]:
 
 def loss_of_own_yaml(loss: Any) -> Any | None:
     """The loss as its own YAML has it; None where no YAML of its name makes one of its class."""
-    for folder in yaml_folders():
-        if (path := folder / "algo" / f"{loss.name}.yaml").is_file():
-            return loss_of_file(path, path.stat().st_mtime_ns, loss.__class__)
-    return None
+    path = find_yaml("algo", loss.name)
+    if path is None:
+        return None
+    return loss_of_file(path, path.stat().st_mtime_ns, loss.__class__)
 
 
 @functools.lru_cache(maxsize=256)
