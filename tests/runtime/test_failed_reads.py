@@ -17,7 +17,7 @@ from topr_exp.config.model_choice import preset_of, read_config
 from topr_exp.config.yamls import loss_of_file
 from topr_exp.imported.sources import source_files
 from topr_exp.models.folder_damage import model_damage
-from topr_exp.models.model_folder import config_number, has_chat_template, weights_fingerprint
+from topr_exp.models.model_folder import config_entry, has_chat_template, weights_fingerprint
 from topr_exp.models.weight_headers import linear_layers
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics
@@ -37,7 +37,7 @@ READS = {
     "damage": find_damage,
     "damage of headers": model_damage,
     "the layers of an adapter": linear_layers,
-    "the context": lambda folder: config_number(folder, "max_position_embeddings"),
+    "the context": lambda folder: config_entry(folder, "max_position_embeddings", int),
     "a chat template": has_chat_template,
     "weights": weights_fingerprint,
     "checkpoints": checkpoints,

@@ -101,7 +101,7 @@ def merged_weight(model: Any, name: str, weight: Tensor) -> Tensor:
     layer = model.get_submodule(layer_name)
     if parameter_name != "weight" or not hasattr(layer, "get_delta_weight"):
         return weight
-    total: Tensor = weight.float() + layer.get_delta_weight(NAME).float()
+    total = weight.float() + layer.get_delta_weight(NAME).float()
     return total.to(weight.dtype).cpu()
 
 

@@ -1,13 +1,11 @@
 """Damage to a model folder that its JSON and the headers of its weights show, before torch is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from topr_exp.models.model_folder import READ_FILES, config_number
+from topr_exp.models.model_folder import READ_FILES, config_entry
 from topr_exp.models.weight_headers import (
     HEADER_ERRORS,
     HEADER_SIZE,
@@ -33,13 +31,7 @@ TOKEN_IDS_RULE = "must be a token id, or a list of them"
 
 def model_damage(folder: Path) -> str | None:
     """Describe the first damage that is found, None for none; TOPRError for what can't be read."""
-    return (
-        irregular_file(folder)
-        or missing_weights(folder)
-        or damaged_weights(folder)
-        or size_beyond_weights(folder)
-        or bad_end_token(folder)
-    )
+    return irregular_file(folder) or missing_weights(folder) or damaged_weights(folder) or bad_end_token(folder)
 
 
 def irregular_file(folder: Path) -> str | None:
@@ -74,36 +66,32 @@ def missing_weights(folder: Path) -> str | None:
 
 
 def damaged_weights(folder: Path) -> str | None:
-    """Name a file of weights whose header can't be read, or whose size is not as the header says."""
+    """Name a file of weights whose header can't be read, or whose size differs from it; else a size beyond these."""
+    shapes: list[Sequence[int]] = []
     for path in weight_files(folder):
         try:
             with disk_errors(f"read {path}"):
                 header_length, tensors = read_header(path)
             data_length = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
             expected = HEADER_SIZE + header_length + data_length
-            shapes_of(tensors)  # raises where a tensor has none
+            shapes += shapes_of(tensors)  # raises where a tensor has none
         except HEADER_ERRORS:
             return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
         size = path.stat().st_size
         if size != expected:
             return f"{path.name} is damaged: {size} bytes instead of {expected}"
-    return None
+    return size_beyond_weights(folder, shapes)
 
 
-def size_beyond_weights(folder: Path) -> str | None:
+def size_beyond_weights(folder: Path, shapes: Sequence[Sequence[int]]) -> str | None:
     """Name a size of config.json that exceeds the weights': building such a model would take for ever."""
-    shapes: list[Sequence[int]] = []
-    for path in weight_files(folder):
-        with disk_errors(f"read {path}"):
-            _, tensors = read_header(path)
-            shapes += shapes_of(tensors)
     largest_dimension = max(chain.from_iterable(shapes), default=0)
     for name in LAYER_COUNTS:
-        count = config_number(folder, name)
+        count = config_entry(folder, name, int)
         if count is not None and count > len(shapes):
             return f"config.json has {name}={count}, and the weights have {len(shapes)} tensors"
     for name in DIMENSIONS:
-        size = config_number(folder, name)
+        size = config_entry(folder, name, int)
         if size is not None and size > largest_dimension:
             return f"config.json has {name}={size}, and the weights have no dimension above {largest_dimension}"
     return None

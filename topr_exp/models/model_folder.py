@@ -1,11 +1,10 @@
 """Folders of models: where they are, what identifies them, and what their JSON says."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from topr_exp.config.model_choice import SHIPPED, is_hub_name, is_shipped, no_such_folder
 from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
@@ -119,13 +118,12 @@ def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) 
 # ---- facts by JSON
 
 
-def config_number(folder: Path, name: str) -> int | None:
-    """A whole number of config.json or, where a model has several parts, of its language model; None without one."""
+def config_entry(folder: Path, name: str, kind: type) -> Any:
+    """An entry of config.json or, where a model has several parts, of its language model; None unless of this type."""
     config, _ = read_object(folder / "config.json")
     for section in (config, config.get("text_config")):
-        if isinstance(section, dict) and isinstance(section.get(name), int):
-            number: int = section[name]
-            return number
+        if isinstance(section, dict) and isinstance(section.get(name), kind):
+            return section[name]
     return None
 
 
@@ -143,12 +141,10 @@ def refuse_quantized(folder: Path) -> None:
     transformers gives them no gradient, so that norms and embeddings alone would learn. Those that it turns back as it
     loads them (float8, on most GPUs) it quantizes again as it saves them, and their config.json no longer says so.
     """
-    config, _ = read_object(folder / "config.json")
-    for section in (config, config.get("text_config")):
-        quantization = section.get("quantization_config") if isinstance(section, dict) else None
-        if isinstance(quantization, dict):
-            method = quantization.get("quant_method", "in a way that it does not name")
-            raise TOPRError(
-                f"model.path: the weights in {folder} are quantized ({method!s:.60}), which can't be trained; take the "
-                "model that they were made from"
-            )
+    quantization = config_entry(folder, "quantization_config", dict)
+    if quantization is not None:
+        method = quantization.get("quant_method", "in a way that it does not name")
+        raise TOPRError(
+            f"model.path: the weights in {folder} are quantized ({method!s:.60}), which can't be trained; take the "
+            "model that they were made from"
+        )

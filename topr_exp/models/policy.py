@@ -22,6 +22,7 @@ from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runtime import distributed, machine
 from topr_exp.runtime.checksums import write_checksums
 from topr_exp.runtime.files import atomic_folder
+from topr_exp.runtime.terminal import plural
 
 
 class FrozenBase(NamedTuple):
@@ -95,9 +96,7 @@ class Policy:
         if device == "cuda":
             device = torch.cuda.get_device_name(self.device)
         else:
-            threads = torch.get_num_threads()
-            unit = "threads" if threads > 1 else "thread"
-            device += f" with {threads} {unit}"
+            device += f" with {plural(torch.get_num_threads(), 'thread')}"
         processes = distributed.world_size()
         shared = f", {processes} processes" if processes > 1 else ""
         return f"{device}, {self.precision}{shared}"
@@ -161,10 +160,9 @@ class Policy:
         return text
 
     def _decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
-        text: str = self.tokenizer.decode(
+        return self.tokenizer.decode(
             tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
-        return text
 
     def stop_check(self, stop: Sequence[str]) -> Callable[[list[int]], bool]:
         """Make a check for stop strings; it decodes only as many tokens as the longest one can span."""

@@ -23,15 +23,14 @@ def encode_prompt(tokenizer: Any, text: str, *, chat: bool) -> list[int]:
 
 def encode_bare(tokenizer: Any, text: str) -> list[int]:
     """Encode a text without tokens around it."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # no warnings of length
-    return ids
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # no warnings of length
 
 
 def prefix_of(tokenizer: Any) -> list[int]:
     """The token ids that a tokenizer puts before a text."""
     ids = encode_bare(tokenizer, PROBE)
-    ids_with_special: list[int] = tokenizer(PROBE)["input_ids"]
+    ids_with_special = tokenizer(PROBE)["input_ids"]
     for start in range(len(ids_with_special) - len(ids) + 1):
         if ids_with_special[start : start + len(ids)] == ids:
-            return list(ids_with_special[:start])
+            return ids_with_special[:start]
     return []

@@ -1,7 +1,5 @@
 """Headers of a model's safetensors files: shapes and layers, known without loading a weight."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable
@@ -49,7 +47,7 @@ def loaded_weight_files(folder: Path) -> list[Path]:
     names = indexed_files(index) if index.exists() else None
     if names:
         return sorted(folder / name for name in names)
-    return list_files(folder, "*.safetensors")
+    return weight_files(folder)
 
 
 def indexed_files(index: Path) -> set[str] | None:

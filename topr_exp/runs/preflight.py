@@ -98,7 +98,7 @@ def check_models(config: Config) -> None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
     for key, folder in folders.items():
         check_model(key, folder, config)
-    vocabulary_sizes = {key: model_folder.config_number(folder, "vocab_size") for key, folder in folders.items()}
+    vocabulary_sizes = {key: model_folder.config_entry(folder, "vocab_size", int) for key, folder in folders.items()}
     trained_size = vocabulary_sizes.get("model.path")
     for key in SCORING_MODELS:
         size = vocabulary_sizes.get(key)
@@ -114,7 +114,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
     fault = model_damage(folder)
     if fault:
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
-    context = model_folder.config_number(folder, "max_position_embeddings")
+    context = model_folder.config_entry(folder, "max_position_embeddings", int)
     new_tokens = config.sampler.max_new_tokens
     if key not in SCORING_MODELS and context is not None and new_tokens >= context:
         raise ConfigError(
