@@ -211,7 +211,7 @@ def check_field(name: str, allowed: str, value: object, holds: bool) -> None:
 
 def needed(batch: Batch, name: str) -> Tensor:
     """A field of a batch; TOPRError where it is missing."""
-    value: Tensor | None = getattr(batch, name)
+    value = getattr(batch, name)
     if value is None:
         raise TOPRError(f"Batch.{name} is missing: this loss reads it")
     return value

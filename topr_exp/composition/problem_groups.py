@@ -44,5 +44,4 @@ def is_solved_between(completions: Completions, low: float, high: float) -> Flag
     """Mark the completions, [M], of problems whose share of correct ones lies in [low, high]."""
     is_correct = completions.is_correct.astype(np.float64)
     shares = group_statistics(completions.problem_index, is_correct).mean
-    is_between: Flags = (shares >= low) & (shares <= high)
-    return is_between
+    return (shares >= low) & (shares <= high)

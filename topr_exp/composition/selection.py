@@ -35,14 +35,6 @@ class Draw:
     note: str | None = None  # for the user
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The completions of one kind, of which a setting demands an exact share."""
-
-    name: str  # for the user
-    rows: Rows
-
-
 def select(
     unit: Unit, completions: Completions, config: ComposeConfig, *, seed: int, iteration: int, suffix: str = ""
 ) -> Selection:
@@ -80,14 +72,8 @@ def draw_examples(rng: Generator, completions: Completions, rows: Rows, config: 
         draw = Draw(sample_rows(rng, correct, n), len(correct))
     elif config.name == "proportion":
         assert config.positive_share is not None
-        draw = draw_proportion(
-            rng,
-            Kind("correct", correct),
-            Kind("incorrect", incorrect),
-            key="compose.positive_share",
-            share=config.positive_share,
-            n=n,
-        )
+        kinds = {"correct": correct, "incorrect": incorrect}
+        draw = draw_proportion(rng, kinds, key="compose.positive_share", share=config.positive_share, n=n)
     else:
         draw = draw_anna_karenina(rng, completions, correct, incorrect, n)
     return replace(draw, rows=np.sort(draw.rows))
@@ -115,44 +101,39 @@ def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: Compo
     if config.name == "positives":
         rows = rows[completions.is_correct[rows]]
     is_imported = completions.is_imported[rows]
-    draw = draw_proportion(
-        rng,
-        Kind("imported", rows[is_imported]),
-        Kind("sampled", rows[~is_imported]),
-        key="compose.mix",
-        share=config.mix,
-        n=config.n_examples,
-    )
+    kinds = {"imported": rows[is_imported], "sampled": rows[~is_imported]}
+    draw = draw_proportion(rng, kinds, key="compose.mix", share=config.mix, n=config.n_examples)
     imported = int(completions.is_imported[draw.rows].sum())
     sampled = len(draw.rows) - imported
     note = f"compose.mix={config.mix:g}: {imported} imported and {sampled} sampled completions"
     return replace(draw, note=note)
 
 
-def draw_proportion(rng: Generator, first: Kind, second: Kind, *, key: str, share: float, n: int | None) -> Draw:
-    """Draw round(share n) rows of the first kind and the rest of the second; key: the setting of the share.
+def draw_proportion(rng: Generator, kinds: dict[str, Rows], *, key: str, share: float, n: int | None) -> Draw:
+    """Draw round(share n) rows of the first of two kinds and the rest of the second; key: the setting of the share.
 
-    TOPRError where n is too large, and without n where there are none of a kind.
+    kinds: rows by name. TOPRError where n is too large, and without n where there are none of a kind.
     """
-    first_count = len(first.rows)
-    second_count = len(second.rows)
+    first, second = kinds
+    first_count, second_count = map(len, kinds.values())
     largest = largest_set_size(first_count, second_count, share)
     if n is None:
         if not first_count or not second_count:
             raise TOPRError(
-                f"{key}={share:g} needs {first.name} and {second.name} completions; "
-                f"{first_count} {first.name} and {second_count} {second.name} are available"
+                f"{key}={share:g} needs {first} and {second} completions; "
+                f"{first_count} {first} and {second_count} {second} are available"
             )
         n = largest
     n_first = round(share * n)
     drawn_rows = []
     for kind, count in ((first, n_first), (second, n - n_first)):
-        if count > len(kind.rows):
+        rows = kinds[kind]
+        if count > len(rows):
             raise TOPRError(
-                f"{key}={share:g} with compose.n_examples={n} needs {count} {kind.name} "
-                f"completions; {len(kind.rows)} are available (enough for compose.n_examples={largest})"
+                f"{key}={share:g} with compose.n_examples={n} needs {count} {kind} "
+                f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-        drawn_rows.append(sample_rows(rng, kind.rows, count))
+        drawn_rows.append(sample_rows(rng, rows, count))
     return Draw(np.concatenate(drawn_rows), largest)
 
 

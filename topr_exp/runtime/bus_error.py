@@ -76,11 +76,9 @@ def mapped_file(address: int) -> str | None:
     for line in lines:
         columns = line.split(maxsplit=len(MAP_COLUMNS) - 1)
         start, _, end = columns[0].partition("-")
-        if int(start, 16) <= address < int(end, 16):
-            has_path = len(columns) == len(MAP_COLUMNS) and columns[-1].startswith("/")
-            if has_path:
-                return columns[-1]
-            return None
+        is_mapped_here = int(start, 16) <= address < int(end, 16)
+        if is_mapped_here and len(columns) == len(MAP_COLUMNS) and columns[-1].startswith("/"):
+            return columns[-1]
     return None
 
 

@@ -154,11 +154,7 @@ def match_entries(folder: Path, pattern: str) -> list[Path]:
 
 def list_files(folder: Path, *patterns: str) -> list[Path]:
     """Return the entries of a folder that match one of the patterns, sorted by name; OSError, which `glob` hides."""
-
-    def matches(path: Path) -> bool:
-        return any(path.match(pattern) for pattern in patterns)
-
-    return sorted(filter(matches, folder.iterdir()))
+    return sorted(path for path in folder.iterdir() if any(map(path.match, patterns)))
 
 
 def see_new_names(folder: Path) -> None:

@@ -128,7 +128,7 @@ def as_number(value: Any) -> float | None:
     """Return a JSON value as a finite float; None for anything else, booleans included."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < float("inf") else None  # also false for nan
+    return float(value) if abs(value) < math.inf else None  # also false for nan
 
 
 def parse_float(digits: str) -> float | None:

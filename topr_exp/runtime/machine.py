@@ -35,11 +35,7 @@ def cxx_compiler() -> str | None:
 
 def find_program(names: list[str]) -> str | None:
     """Return the path of the first of these programs that is on PATH; None for none."""
-    for name in names:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    return None
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 # ---- CPU

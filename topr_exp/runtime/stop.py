@@ -96,7 +96,7 @@ class StopFlag:
         """
         is_first = self._signal is None
         is_second_ctrl_c = number == signal.SIGINT and self._signal == signal.SIGINT
-        if self._signal is None:
+        if is_first:
             self._signal = number
         if (is_first and self._raises_at_once) or (is_second_ctrl_c and not self._raises_at_once):
             raise Interrupted(number)

@@ -26,7 +26,7 @@ CURSOR_MOVE = re.compile(r"(\r|\x1b\[\d*[AK])")
 # ---- lines for the user
 
 
-def say(text: str = "") -> None:
+def say(text: str) -> None:
     """Print a line at once, also into a pipe, and once for all processes of a run."""
     if distributed.is_main_process():
         print(printable(text), flush=True)

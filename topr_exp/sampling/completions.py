@@ -171,9 +171,7 @@ class Completions:
 
     def texts(self, rows: range) -> list[str]:
         """Return consecutive completions as text, without special tokens."""
-        column = self.table["text"].slice(rows.start, len(rows))
-        texts: list[str] = column.to_pylist()
-        return texts
+        return self.table["text"].slice(rows.start, len(rows)).to_pylist()
 
     # ---- where they are from
 
@@ -181,8 +179,7 @@ class Completions:
     def made_by(self) -> dict[str, str]:
         """The program that drew the first completions, with versions and device; empty for imported ones."""
         metadata = self.table.schema.metadata or {}
-        program: dict[str, str] = json.loads(metadata.get(MADE_BY, b"{}"))
-        return program
+        return json.loads(metadata.get(MADE_BY, b"{}"))
 
     @property
     def tokens_sampled(self) -> int:

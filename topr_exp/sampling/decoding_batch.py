@@ -137,8 +137,7 @@ class DecodingBatch:
             use_cache=True,
         )
         output_layer = self.model.get_output_embeddings()
-        logits: Tensor = output_layer(output.last_hidden_state[:, -1])
-        return logits.float()
+        return output_layer(output.last_hidden_state[:, -1]).float()
 
     def select(self, rows: Tensor) -> None:
         """Keep (or repeat) the given rows."""

@@ -86,8 +86,7 @@ class Engine:
                 f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes"
                 f"{self.logged_error()}; look at its log {self.log}, then lower sampler.prompts_per_shard"
             )
-        message: dict[str, Any] = self.connection.recv()
-        return message
+        return self.connection.recv()
 
     def logged_error(self) -> str:
         """Return ": " and the newest line of the log that names an error; "" without one."""

@@ -127,7 +127,7 @@ def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch
     model = policy.model
     with policy.autocast():
         if policy.full_precision or loading.logit_scale_of(model) is not None:
-            all_logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits
+            all_logits = model(input_ids=inputs, use_cache=False).logits
             return all_logits[0, start:-1].float()
         states = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
         hidden = states[0, start:-1].float()

@@ -94,28 +94,27 @@ def sample_completions(
     config = sampler.config
     prompts = questions.prompts
     shard_size = config.prompts_per_shard
-    prompt_counts = [*map(len, split_every(prompts, shard_size))]
+    prompts_by_shard = split_every(prompts, shard_size)
+    problems_by_shard = split_every(questions.problems, shard_size)
     key = sampling_key(config, policy, questions, n, seed=seed, keeps_drawable=sampler.keeps_drawable)
-    derivation = Derivation(tuple(n * count for count in prompt_counts))
-    table = store.table("rollouts", key, len(prompt_counts), derivation)
+    derivation = Derivation(tuple(n * len(prompts_of_shard) for prompts_of_shard in prompts_by_shard))
+    table = store.table("rollouts", key, len(prompts_by_shard), derivation)
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
 
     def make_shard(shard: int) -> pa.Table:
         if shard == 0:  # which one of the processes makes
-            warn_of_idle_processes(len(prompt_counts), shard_size)
-        first_problem = shard * shard_size
-        problem_slice = slice(first_problem, first_problem + shard_size)
-        prompt_ids = [prompt.tolist() for prompt in prompts[problem_slice]]
+            warn_of_idle_processes(len(prompts_by_shard), shard_size)
+        prompt_ids = [prompt.tolist() for prompt in prompts_by_shard[shard]]
         with progress.paused("the sampler starts"):
             sampler.start(policy, prompt_ids)
         with sampler.reporting(progress.advance):
             samples_by_prompt = sampler.sample(policy, prompt_ids, n, (seed, shard), questions.stop)
         if is_user_sampler(config):
             check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
-        columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem)
-        return with_origin(columns, sampler, policy, questions.problems[problem_slice], prompt_ids)
+        columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=shard * shard_size)
+        return with_origin(columns, sampler, policy, problems_by_shard[shard], prompt_ids)
 
     with progress:
         tokens_sampled = table.fill(make_shard, progress, token_count)
@@ -147,7 +146,7 @@ def sampling_key(
     n: int,
     *,
     seed: int,
-    keeps_drawable: bool = False,
+    keeps_drawable: bool,
 ) -> dict[str, Any]:
     """Build the store's key of sampled completions: all settings, weights and prompts that decide them."""
     problem_ids = [np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]

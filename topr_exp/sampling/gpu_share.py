@@ -26,7 +26,7 @@ def has_room_to_train(policy: Policy, engine_share: float | None) -> bool:
     if engine_share is not None:
         room = free - engine_share * total
     weight_count = sum(weight.numel() for weight in policy.model.parameters())
-    training_bytes: int = TRAINING_BYTES_PER_WEIGHT * weight_count + ACTIVATION_BYTES
+    training_bytes = TRAINING_BYTES_PER_WEIGHT * weight_count + ACTIVATION_BYTES
     return room >= training_bytes * distributed.runs_per_gpu()
 
 

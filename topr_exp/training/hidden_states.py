@@ -162,7 +162,7 @@ def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
         model_input = packed_input(tree, inputs, model.dtype)
     ids = inputs.tensor(model_input.ids)
     output = model.base_model(input_ids=ids, use_cache=False, **model_input.options)
-    hidden: Tensor = output.last_hidden_state.flatten(0, 1)
+    hidden = output.last_hidden_state.flatten(0, 1)
     return hidden.index_select(0, inputs.tensor(model_input.predictors))
 
 

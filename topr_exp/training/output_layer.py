@@ -54,7 +54,7 @@ class OutputLayer:
         """Compute logits [N, V] of hidden states [N, H], with gradient."""
         with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
             if self.takes_halves:
-                products: Tensor = SplitLinear.apply(hidden.float(), self.weight, self)
+                products = SplitLinear.apply(hidden.float(), self.weight, self)
                 if self.bias is None:
                     return products
                 return products + self.bias.float()
@@ -82,8 +82,7 @@ class OutputLayer:
         chunk_size = max(1, LOGITS_AT_A_TIME[hidden.device.type] // vocabulary)
         scoring = ChunkedScoring(self, score, chunk_size)
         if torch.is_grad_enabled() and len(hidden) > chunk_size:
-            scores: Scores = ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
-            return scores
+            return ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
         return scoring.forward(hidden)
 
 

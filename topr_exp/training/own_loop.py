@@ -52,8 +52,7 @@ class ConfiguredLoss:
 
     @property
     def needs(self) -> frozenset[str]:
-        needs: frozenset[str] = self.function.needs
-        return needs
+        return self.function.needs
 
     @property
     def signals(self) -> Any:
@@ -66,8 +65,7 @@ class ConfiguredLoss:
         kind = PairBatch if "pairs" in self.needs else Batch
         if not isinstance(batch, kind):
             raise TOPRError(f"algo={self.name} takes a topr_exp.{kind.__name__}; got a {type(batch).__name__}")
-        output: LossOutput = self.function(batch)
-        return output
+        return self.function(batch)
 
     def divisor(self, batch: Batch | PairBatch) -> int:
         """Count what divides an update's summed losses: completions, pairs or sampled tokens of the global batch."""

@@ -100,7 +100,7 @@ class FSDP(ProcessLayout):
         self.policy = policy
         self.unsharded_model = without_numbers(policy.model)  # `gathered_weights` gives it weights
         self.empty_weights = dict(self.unsharded_model.named_parameters(remove_duplicate=False))
-        self.root: Any = shard(policy, device_mesh(policy.device.type, by_machine=by_machine))
+        self.root = shard(policy, device_mesh(policy.device.type, by_machine=by_machine))
         with torch.no_grad():
             self.root(None, {})  # FSDP wants to see the root before any block
         self.root.reshard()
