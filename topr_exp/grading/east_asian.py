@@ -18,17 +18,5 @@ _UNITS = words(
     킬로그램 그램 킬로미터 미터 센티미터 리터 페이지 퍼센트
     ㎏ ㎎ ㎞ ㎝ ㎜ ㎡ ㎥ ㎢ ℃ ℉"""
 )
-_LONGEST_FIRST = sorted(_UNITS, key=lambda unit: (-len(unit), unit))
-UNIT = rf"\s*(?:{'|'.join(_LONGEST_FIRST)})(?:です|입니다|이다)?"  # with "it is" behind it
-_NUMERAL_AT_START = re.compile(NUMERAL)
-_UNIT_AT_START = re.compile(UNIT)
-
-
-def begins_with_numeral(text: str) -> bool:
-    return _NUMERAL_AT_START.match(text) is not None
-
-
-def without_unit(text: str) -> str:
-    """The text behind a unit that it begins with."""
-    unit = _UNIT_AT_START.match(text)
-    return text if unit is None else text[unit.end() :]
+_LONGEST_FIRST = sorted(_UNITS, key=len, reverse=True)
+UNIT_AT_START = re.compile(rf"\A\s*(?:{'|'.join(_LONGEST_FIRST)})(?:です|입니다|이다)?")  # with "it is" behind it

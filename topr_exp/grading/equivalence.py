@@ -5,7 +5,7 @@ compare by the same conventions, with a rule for single expressions (`LeafRule`)
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -74,7 +74,7 @@ def same(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
         if gold.kind != answer.kind or len(gold.items) != len(answer.items):
             return False
         if gold.kind in ("list", "union"):
-            return _same_unordered(list(gold.items), list(answer.items), compare_leaves)
+            return _same_unordered(gold.items, answer.items, compare_leaves)
         return _all_same(zip(gold.items, answer.items, strict=True), compare_leaves)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return compare_leaves(gold, answer)
@@ -93,30 +93,19 @@ def _same_named(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
         has_letters = any(token.isalpha() for token in (*gold_value.tokens, *answer_value.tokens))
         if not has_letters:  # x = 5 and y = 5
             return False
-    elif not (_is_relation(gold) or _is_relation(answer)):
+    elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
         return same(gold_value, answer_value, compare_leaves)
     return compare_leaves(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
-
-
-def _is_relation(node: Node) -> bool:
-    return isinstance(node, Leaf) and node.relation
 
 
 def _is_chain(node: Node) -> TypeGuard[Group]:
     return isinstance(node, Group) and node.kind == "="
 
 
-def _chain_items(node: Node) -> tuple[Node, ...]:
-    """The parts of a chain; anything else is a chain of one."""
-    if _is_chain(node):
-        return node.items
-    return (node,)
-
-
 def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
     """Compare the last parts, and each chain's others with its last: a chain whose parts differ equals nothing."""
-    gold_items = _chain_items(gold)
-    answer_items = _chain_items(answer)
+    gold_items = gold.items if _is_chain(gold) else (gold,)
+    answer_items = answer.items if _is_chain(answer) else (answer,)
     pairs = [(gold_items[-1], answer_items[-1])]
     for items in (gold_items, answer_items):
         pairs += [(item, items[-1]) for item in items[:-1]]
@@ -135,7 +124,7 @@ def _all_same(pairs: Iterable[tuple[Node, Node]], compare_leaves: LeafRule) -> E
     return True
 
 
-def _same_unordered(gold_items: list[Node], answer_items: list[Node], compare_leaves: LeafRule) -> Equality:
+def _same_unordered(gold_items: Sequence[Node], answer_items: Sequence[Node], compare_leaves: LeafRule) -> Equality:
     """Check that the items can be paired off so that the two of each pair are equal."""
     open_golds, open_answers = _without_equal_texts(gold_items, answer_items)
     if len(open_golds) > MAX_UNORDERED:
@@ -144,9 +133,8 @@ def _same_unordered(gold_items: list[Node], answer_items: list[Node], compare_le
     for gold in open_golds:
         equalities.append([same(gold, answer, compare_leaves) for answer in open_answers])
     columns = zip(*equalities, strict=True)
-    for item_equalities in (*equalities, *columns):
-        if set(item_equalities) <= {False}:  # an item without an equal one
-            return False
+    if any(set(items) == {False} for items in (*equalities, *columns)):  # an item without an equal one
+        return False
     paired_answers: set[int] = set()
     for row in equalities:
         partners = [index for index, equal in enumerate(row) if equal and index not in paired_answers]
@@ -159,7 +147,7 @@ def _same_unordered(gold_items: list[Node], answer_items: list[Node], compare_le
     return True
 
 
-def _without_equal_texts(gold_items: list[Node], answer_items: list[Node]) -> tuple[list[Node], list[Node]]:
+def _without_equal_texts(gold_items: Sequence[Node], answer_items: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     """Drop the pairs that are written alike."""
     open_golds = []
     open_answers = list(answer_items)

@@ -6,7 +6,8 @@ There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -42,11 +43,11 @@ def expression_tree(tokens: Tokens) -> Tree | None:
     split_tokens: list[str] = []
     for token in tokens:
         is_product = token.isalpha() and token.isascii()
-        if is_product:
-            split_tokens += list(token)
-        else:
-            split_tokens.append(token)
-    return _parse(split_tokens, literal=False)
+        split_tokens += list(token) if is_product else [token]
+    try:
+        return _parse(split_tokens, literal=False)
+    except (UnreadableError, RecursionError):
+        return None
 
 
 @lru_cache(maxsize=1 << 12)
@@ -56,10 +57,7 @@ def rational_value(tokens: Tokens) -> Fraction | None:
         return None
     try:
         if all(token in _ARITHMETIC_SIGNS or number_like(token) for token in tokens):
-            tree = _parse(tokens, literal=True)
-            if tree is None:
-                return None
-            return evaluate(tree, _exact_value)
+            return evaluate(_parse(tokens, literal=True), _exact_value)
         if repeating := _REPEATING.fullmatch("".join(tokens)):
             return _repeating_value(*repeating.groups())
         if _SCIENTIFIC.fullmatch(" ".join(tokens)):
@@ -76,24 +74,22 @@ def evaluate(tree: Tree, apply: Callable[..., Any]) -> Any:
     return apply(kind, *values)
 
 
-def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
+def _parse(tokens: Sequence[str], *, literal: bool) -> Tree:
+    """The tree of all tokens; UnreadableError, or RecursionError."""
     parser = _Parser(tokens, literal)
-    try:
-        tree = parser.sum()
-    except (UnreadableError, RecursionError):
-        return None
-    if parser.position == len(tokens):
-        return tree
-    return None
+    tree = parser.sum()
+    if parser.position < len(tokens):
+        raise UnreadableError
+    return tree
 
 
+@dataclass
 class _Parser:
     """Recursive descent. `literal`: arithmetic on numbers, where slashes and mixed numbers are plain."""
 
-    def __init__(self, tokens: Tokens | list[str], literal: bool) -> None:
-        self.tokens = tokens
-        self.literal = literal
-        self.position = 0
+    tokens: Sequence[str]
+    literal: bool
+    position: int = 0
 
     def _peek(self, ahead: int = 0) -> str:
         """The token so many ahead; "" behind the end."""
@@ -129,8 +125,7 @@ class _Parser:
     def _signed_term(self) -> Tree:
         is_negative = False
         while sign := self._accept("+", "-"):
-            if sign == "-":
-                is_negative = not is_negative
+            is_negative ^= sign == "-"
         if is_negative:
             return ("-", self._term())
         return self._term()
@@ -267,7 +262,7 @@ def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     base_bits = base.numerator.bit_length() + base.denominator.bit_length() - 2  # 0 for 1 and -1: no power is longer
     if base_bits * abs(int(exponent)) > MAX_BITS:
         raise UnreadableError
-    return Fraction(base ** int(exponent))
+    return base ** int(exponent)
 
 
 def _exact_mixed(integer: Fraction, fraction: Fraction) -> Fraction:

@@ -109,9 +109,7 @@ def why_invalid(completion: str, answer_format: str) -> str:
 
 def _lenient_answer(completion: str) -> str | None:
     """The statement after the last mark of an answer, else the last number of the text; None without a number."""
-    text = _own_text(completion, _LENIENT_MARK)
-    if text is None:
-        text = _own_text(completion, NUMBER_IN_TEXT)
+    text = _own_text(completion, _LENIENT_MARK) or _own_text(completion, NUMBER_IN_TEXT)
     if text is None:
         return None
     boxed = last_boxed(text)
@@ -141,8 +139,7 @@ def tagged(completion: str) -> str | None:
     start = text.rfind("<answer>", 0, max(end, 0))
     if start < 0:
         return None
-    content = text[start + len("<answer>") : end].strip()
-    return content or None
+    return text[start + len("<answer>") : end].strip() or None
 
 
 def _own_text(completion: str, mark_pattern: re.Pattern[str]) -> str | None:

@@ -4,6 +4,7 @@ Answers with the same tokens are the same. The symbolic comparison gets tokens a
 """
 
 import re
+from dataclasses import dataclass
 from itertools import groupby
 
 MAX_CHARS = 2000  # longer answers are compared as raw text only
@@ -18,14 +19,14 @@ class TooComplexError(Exception):
 
 _UNICODE = str.maketrans(
     {
-        "−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
+        **dict.fromkeys("−–—", "-"), **dict.fromkeys("×·⋅", r"\cdot "), **dict.fromkeys("÷∕", "/"),
         "√": r"\sqrt ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "≈": r"\approx ",
         "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus ", "°": r"^{\circ}",
         "±": r"\pm ", "∓": r"\mp ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ",
         "φ": r"\phi ", "μ": r"\mu ", "ω": r"\omega ", "σ": r"\sigma ", "∠": r"\angle ", "ℝ": r"\mathbb{R}",
         **dict.fromkeys("€£¥￥₹₩₽₺₦₱₫₴₪฿", ""), "¢": r"\text{ cents}", "％": r"\%",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2061": "", "’": "'", "′": "'", "，": ",",
+        **dict.fromkeys("\u00a0\u2009\u202f", " "), "\u2061": "", "’": "'", "′": "'", "，": ",",
     }
 )  # fmt: skip
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -49,6 +50,15 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def first_words(table: str) -> dict[str, str]:
+    """Map each word of a table to the first one of its line."""
+    first_of_line: dict[str, str] = {}
+    for line in table.strip().splitlines():
+        spellings = line.split()
+        first_of_line |= dict.fromkeys(spellings, spellings[0])
+    return first_of_line
+
+
 GREEK = words(
     r"""\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi
     \rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
@@ -58,26 +68,54 @@ _DROPPED = words(
     \limits \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace
     \thinspace \rm \bf \it"""
 ) | {"\\ ", "\\\n", "\\"}
-_SYNONYMS = {
-    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
-    r"\le": r"\leq", "<=": r"\leq", r"\leqslant": r"\leq", r"\ge": r"\geq", ">=": r"\geq", r"\geqslant": r"\geq",
-    r"\lt": "<", r"\gt": ">", r"\ne": r"\neq", "!=": r"\neq", r"\cdot": "*", r"\times": "*", r"\ast": "*", "**": "^",
-    r"\div": "/", r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\lparen": "(",
-    r"\rparen": ")", r"\varnothing": r"\emptyset", r"\land": ",", r"\lor": ",", r"\wedge": ",", r"\vee": ",",
-    "and": ",", "or": ",", ";": ",", r"\vert": "|", r"\lvert": "|", r"\rvert": "|", r"\mid": "|", r"\colon": ":",
-    r"\degree": r"\circ", r"\%": "%", r"\&": "&", r"\_": "_", r"\infin": r"\infty", r"\simeq": r"\approx",
-    r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
-    r"\arcosh": r"\arccosh", r"\artanh": r"\arctanh", r"\rightarrow": r"\to", r"\imath": "i", r"\dots": r"\ldots",
-    r"\cdots": r"\ldots", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
-    "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
-}  # fmt: skip
+_SYNONYMS = {r"\euro": "", r"\pounds": ""} | first_words(
+    r"""
+    \frac \dfrac \tfrac \cfrac
+    \binom \dbinom \tbinom
+    \sqrt sqrt
+    \leq \le <= \leqslant
+    \geq \ge >= \geqslant
+    < \lt
+    > \gt
+    \neq \ne !=
+    \approx \simeq
+    * \cdot \times \ast
+    / \div
+    ^ **
+    % \% percent pct percentage
+    & \&
+    _ \_
+    | \vert \lvert \rvert \mid
+    : \colon
+    ' \prime
+    , ; and or \land \lor \wedge \vee
+    ( \lparen
+    ) \rparen
+    [ \lbrack
+    ] \rbrack
+    \{ \lbrace
+    \} \rbrace
+    \emptyset \varnothing
+    \cup \bigcup
+    \infty \infin infinity inf
+    \pi pi
+    \circ \degree
+    \overline \bar
+    \hat \widehat
+    \arcsinh \arsinh
+    \arccosh \arcosh
+    \arctanh \artanh
+    \to \rightarrow
+    \ldots \dots \cdots
+    i \imath
+    """
+)
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
-_ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\overline": 1, r"\hat": 1, r"\vec": 1, r"\tilde": 1,
-              r"\end": 1, r"\mathbb": 1}  # fmt: skip
-_MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
-_OPEN = frozenset(("(", "[", r"\{", r"\langle"))
-_CLOSE = frozenset((")", "]", r"\}", r"\rangle"))
+_ARGUMENTS = {r"\frac": 2, r"\binom": 2} | dict.fromkeys(words(r"\sqrt \overline \hat \vec \tilde \end \mathbb"), 1)
+_MATRICES = words("matrix bmatrix Bmatrix smallmatrix array")
+_OPEN = words(r"( [ \{ \langle")
+_CLOSE = words(r") ] \} \rangle")
 _QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z .]*)")  # \text{5 cm}
 _REWRITTEN = (  # a root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.
     (re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII), r"\\sqrt{\1}"),
@@ -150,10 +188,7 @@ def _last_token(tokens: list[str]) -> str:
 
 def _scale(word: str) -> str:
     """The number that a word such as "million" or "Millions" multiplies by; "" for another word."""
-    scale = SCALES.get(word.lower().removesuffix("s"))
-    if scale is None:
-        return ""
-    return str(scale)
+    return str(SCALES.get(word.lower().removesuffix("s"), ""))
 
 
 def _words_behind_number(text: str) -> list[str]:
@@ -184,8 +219,7 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    ends_value = token_before in ("}", r"\pi", r"\circ")
-    follows_value = number_like(token_before) or ends_value
+    follows_value = number_like(token_before) or token_before in ("}", r"\pi", r"\circ")
     if follows_value and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
     items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
@@ -245,12 +279,12 @@ def _merge_letters(tokens: list[str]) -> list[str]:
     return merged
 
 
+@dataclass
 class _Canonical:
     """Puts every argument into braces and drops braces without effect: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
 
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
-        self.position = 0
+    tokens: list[str]
+    position: int = 0
 
     def _item(self, depth: int) -> list[str]:
         """The next token with its arguments."""
@@ -264,14 +298,14 @@ class _Canonical:
                 return inner
             return ["{", *inner, "}"]
         if token == r"\begin":
-            environment = self._argument(depth + 1, one_digit=False)
+            environment = self._argument(depth + 1)
             if environment == ["array"] and self._peek() == "{":
-                self._argument(depth + 1, one_digit=False)  # the columns' alignment
+                self._argument(depth + 1)  # the columns' alignment
             if environment and environment[0] in _MATRICES:
                 environment = ["pmatrix"]  # a matrix's brackets are a matter of taste
             return [token, "{", *environment, "}"]
         if token in ("^", "_"):
-            argument = self._argument(depth + 1, one_digit=False)
+            argument = self._argument(depth + 1)
             if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
                 return argument  # degrees and primes stand without ^
             return [token, "{", *argument, "}"]
@@ -312,7 +346,7 @@ class _Canonical:
         self.position += 1
         return content
 
-    def _argument(self, depth: int, *, one_digit: bool) -> list[str]:
+    def _argument(self, depth: int, *, one_digit: bool = False) -> list[str]:
         """One TeX argument; \\frac and \\sqrt take one digit of a longer number, a power takes all of it."""
         token = self._peek()
         if token is None:
@@ -326,5 +360,5 @@ class _Canonical:
             return [token[0]]
         if token == "-" and not one_digit:  # x^-1
             self.position += 1
-            return ["-", *self._argument(depth + 1, one_digit=one_digit)]
+            return ["-", *self._argument(depth + 1)]
         return self._item(depth)

@@ -7,6 +7,7 @@ import math
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,13 +24,13 @@ _LARGEST_SIZE = 20.0
 _RELATIVE_ROUNDING = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
 _LARGEST_MAGNITUDE = 1e100  # of a value on the way
 
-_VALUES: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
 # math's functions refuse complex numbers (TypeError), so that these count as undefined.
 _NUMERIC: dict[str, Callable[..., complex]] = {
-    "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
+    "number": float, "constant": {"pi": math.pi, "e": math.e, "i": 1j}.__getitem__,
+    "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
     "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "ln": math.log, "sec": lambda x: 1 / math.cos(x),
-    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x), "/": operator.truediv,
+    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x),
 }  # fmt: skip
 
 
@@ -40,8 +41,7 @@ def certainly_different(gold: Tokens, answer: Tokens) -> bool:
     if gold_tree is None or answer_tree is None:
         return False
     names = sorted(names_of(gold_tree) | names_of(answer_tree))
-    starts_and_steps = _POSITIVE_POINTS if names else _POSITIVE_POINTS[:1]
-    for start, step in starts_and_steps:
+    for start, step in _POSITIVE_POINTS:
         point = {name: start + step * index for index, name in enumerate(names)}
         if differ_at(point, gold_tree, answer_tree):
             return True
@@ -90,12 +90,12 @@ def names_of(tree: Tree) -> frozenset[str]:
     return names
 
 
+@dataclass
 class _Sample:
     """Evaluates at one point and keeps the largest magnitude on the way, which scales the rounding error."""
 
-    def __init__(self, point: Point) -> None:
-        self.point = point
-        self.largest = 0.0
+    point: Point
+    largest: float = 0.0
 
     def value(self, kind: str, *parts: Any) -> complex:
         result: complex
@@ -134,6 +134,4 @@ class _Sample:
         """The real root: the third root of -8 is -2."""
         if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
             return -self._power(-base, 1 / degree)
-        if degree == 0:
-            raise UnreadableError
         return self._power(base, 1 / degree)

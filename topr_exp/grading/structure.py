@@ -21,9 +21,11 @@ from topr_exp.grading.latex import (
     MAX_DEPTH,
     Tokens,
     TooComplexError,
+    first_words,
     integer_like,
     number_like,
     tokenize,
+    words,
 )
 
 MAX_ITEMS = 64
@@ -67,23 +69,47 @@ Node = Leaf | Group | Named
 
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
-_RELATIONS = frozenset(("=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\approx", r"\equiv", r"\subset"))
-_RISING = frozenset(("<", r"\leq"))
-_FALLING = frozenset((">", r"\geq"))
+_RELATIONS = words(r"= < > \leq \geq \neq \in \approx \equiv \subset")
+_RISING = words(r"< \leq")
+_FALLING = words(r"> \geq")
 _STRICT = frozenset("<>")
-_NAME_SIGNS = frozenset(("(", ")", ",", "|", "'", "_", "{", "}", ":", r"\angle", r"\triangle", r"\frac", r"\overline"))
+_NAME_SIGNS = words(r"( ) , | ' _ { } : \angle \triangle \frac \overline")
 # Units that contradict each other; any other word after a number is dropped unread ("18 cookies" is 18).
-_SPELLINGS_OF_UNITS = (
-    "cm centimeter centimeters centimetre centimetres", "mm millimeter millimeters", "m meter meters metre metres",
-    "km kilometer kilometers", "in inch inches", "ft foot feet", "yd yard yards", "mi mile miles", "kg kilogram "
-    "kilograms", "g gm gram grams", "lb lbs pound pounds", "oz ounce ounces", "s sec second seconds", "min minute "
-    "minutes", "hr hrs h hour hours", "day days", "week weeks", "month months", "year years", "am", "pm",
-    "dollar dollars usd", "cent cents", "euro euros eur", "degree degrees deg", "radian radians rad", "mph", "kph",
-    "liter liters l", "ml", "mg",
-)  # fmt: skip
-_UNIT_OF_SPELLING: dict[str, str] = {}
-for _spellings in _SPELLINGS_OF_UNITS:
-    _UNIT_OF_SPELLING |= dict.fromkeys(_spellings.split(), _spellings.split()[0])
+_UNIT_OF_SPELLING = first_words(
+    """
+    cm centimeter centimeters centimetre centimetres
+    mm millimeter millimeters
+    m meter meters metre metres
+    km kilometer kilometers
+    in inch inches
+    ft foot feet
+    yd yard yards
+    mi mile miles
+    kg kilogram kilograms
+    g gm gram grams
+    mg
+    lb lbs pound pounds
+    oz ounce ounces
+    liter liters l
+    ml
+    s sec second seconds
+    min minute minutes
+    hr hrs h hour hours
+    day days
+    week weeks
+    month months
+    year years
+    am
+    pm
+    dollar dollars usd
+    cent cents
+    euro euros eur
+    degree degrees deg
+    radian radians rad
+    mph
+    kph
+    """
+)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -251,10 +277,8 @@ def _matrix(tokens: Tokens, depth: int) -> Node | None:
     (width,) = widths
     if len(rows) * width > MAX_ITEMS:
         return None
-    cells: list[Node] = []
-    for row in rows:
-        cells += [_node(cell, depth + 1) for cell in row]
-    return Group(f"{len(rows)}x{width}", tuple(cells), tokens)
+    cells = tuple(_node(cell, depth + 1) for row in rows for cell in row)
+    return Group(f"{len(rows)}x{width}", cells, tokens)
 
 
 def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
@@ -302,17 +326,17 @@ def _relation(tokens: Tokens, relations: _Cut, depth: int) -> Node:
 
 def _approximation(tokens: Tokens, relations: _Cut, depth: int) -> Node:
     """The exact value before the first approximation counts, if there is one: x = 1/3 ≈ 0.33 is x = 1/3."""
-    parts = relations.parts
-    name = parts[0] if _is_name(parts[0]) else None
-    exact_start = 0 if name is None else 1
-    exact_end = relations.separators.index(r"\approx") + 1
-    exact_parts = parts[exact_start:exact_end] or parts[-1:]
+    parts, signs = relations
+    exact_parts = parts[: signs.index(r"\approx") + 1]
+    has_name = _is_name(parts[0])
+    if has_name:
+        exact_parts = exact_parts[1:] or parts[-1:]
     if not all(exact_parts):
         return Leaf(tokens, relation=True)
     value = _chain(exact_parts, depth)
-    if name is None:
-        return value
-    return Named(name, value, tokens)
+    if has_name:
+        return Named(parts[0], value, tokens)
+    return value
 
 
 def _chain(parts: list[Tokens], depth: int) -> Node:
@@ -322,10 +346,10 @@ def _chain(parts: list[Tokens], depth: int) -> Node:
     answer = _node(answer_tokens, depth + 1)
     if not witnesses:
         return answer
-    tokens = list(parts[0])
-    for part in parts[1:]:
+    tokens: list[str] = []
+    for part in parts:
         tokens += ["=", *part]
-    return Group("=", (*witnesses, answer), tuple(tokens))
+    return Group("=", (*witnesses, answer), tuple(tokens[1:]))
 
 
 def _contradictable(part: Tokens, answer: Tokens) -> bool:
@@ -363,26 +387,21 @@ def _is_name(tokens: Tokens) -> bool:
 
 def _interval(tokens: Tokens, relations: _Cut, depth: int) -> Named | None:
     r"""x > 5, 5 < x, a \leq x < b (in either direction) as an interval; None for other relations."""
-    parts = relations.parts
-    signs = relations.separators
-    is_rising = _RISING.issuperset(signs)
-    if not is_rising and not _FALLING.issuperset(signs):
-        return None
-    if len(signs) == 1 and _is_name(parts[0]) != _is_name(parts[1]):
-        name_is_left = _is_name(parts[0])
-        bound: Tokens = ("-", r"\infty") if is_rising == name_is_left else (r"\infty",)
-        strict_sign = "<" if is_rising else ">"
-        if name_is_left:
-            parts = [bound, *parts]
-            signs = [strict_sign, *signs]
-        else:
-            parts = [*parts, bound]
-            signs = [*signs, strict_sign]
-    if len(signs) != 2 or not _is_name(parts[1]):
-        return None
-    if not is_rising:
+    parts, signs = relations
+    if _FALLING.issuperset(signs):  # read from right to left it rises
         parts = parts[::-1]
         signs = signs[::-1]
+    elif not _RISING.issuperset(signs):
+        return None
+    if len(signs) == 1 and _is_name(parts[0]) != _is_name(parts[1]):
+        if _is_name(parts[0]):
+            parts = [("-", r"\infty"), *parts]
+            signs = ["<", *signs]
+        else:
+            parts = [*parts, (r"\infty",)]
+            signs = [*signs, "<"]
+    if len(signs) != 2 or not _is_name(parts[1]):
+        return None
     low, name, high = parts
     letters_of_bounds = {token for token in (*low, *high) if token.isalpha()}
     if "|" in name or letters_of_bounds.intersection(name):

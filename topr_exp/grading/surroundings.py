@@ -6,7 +6,7 @@ Every function takes time linear in the text.
 import re
 from fractions import Fraction
 
-from topr_exp.grading.east_asian import NUMERAL, begins_with_numeral, without_unit
+from topr_exp.grading.east_asian import NUMERAL, UNIT_AT_START
 from topr_exp.grading.expression import rational_value
 from topr_exp.grading.latex import SCALES, TooComplexError, tokenize
 
@@ -31,7 +31,7 @@ _TAG = re.compile(r"</?([A-Za-z]\w{0,20})(?:\s[^<>]{0,200})?>")
 _CLOSING_TAG = re.compile(r"</([A-Za-z]\w{0,20})>")
 _MARKED = re.compile(r"(?<![\w)])(\*\*|__|\*)(?=\S)([^*_\n]+)(?<=\S)\1(?![\w(])")  # Markdown's **18**
 _HIGHLIGHTED = re.compile(r"==([^=\n]+)==")
-_CURRENCY = re.compile(r"(?:(?:US|CA|AU|NZ|HK|[ACS])\$|USD|EUR|GBP|INR|Rs\.?)\s*(?=[\d.]*\d)")
+_CURRENCY = re.compile(r"\A(?:(?:US|CA|AU|NZ|HK|[ACS])\$|USD|EUR|GBP|INR|Rs\.?)\s*(?=[\d.]*\d)")
 
 _SINGLE_QUOTED = re.compile(r"\A['‘’]([^'‘’\n]{1,200})['‘’]")
 _QUOTES = '"“”„«»‹›「」『』【】`'
@@ -50,10 +50,7 @@ def without_markup(text: str) -> str:
     text = _HIGHLIGHTED.sub(r"\1", text)
     text = text.lstrip(_BEFORE_ANSWER)
     text = _SINGLE_QUOTED.sub(r"\1", text)
-    currency = _CURRENCY.match(text)
-    if currency is None:
-        return text
-    return text[currency.end() :]
+    return _CURRENCY.sub("", text)
 
 
 def _without_tags(text: str) -> str:
@@ -120,9 +117,9 @@ def without_words(answer: str) -> str:
         return answer
     number = leading.group().strip()
     words = answer[leading.end() :]
-    if begins_with_numeral(words):
+    if re.match(NUMERAL, words):
         return answer
-    words_behind_unit = without_unit(words)
+    words_behind_unit = UNIT_AT_START.sub("", words)
     if words_behind_unit != words and not words_behind_unit.strip(" .!"):
         return number
     if _SEPARATOR.search(words_behind_unit) and _only_describe(_without_calculations(words_behind_unit, number)):
@@ -165,9 +162,7 @@ def _value(text: str) -> Fraction | None:
 
 def last_number(text: str) -> str | None:
     """The last number of a text; a minus sign belongs to it unless it subtracts. None without one."""
-    number = None
-    for match in NUMBER_IN_TEXT.finditer(text):
-        number = match
-    if number is None:
+    numbers = NUMBER_IN_TEXT.findall(text)
+    if not numbers:
         return None
-    return number.group()
+    return numbers[-1]
