@@ -11,6 +11,7 @@ does not exist. An expression is defined where all its roots, powers and logarit
 import cmath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice, pairwise, product
 from math import lcm, prod
 from typing import NamedTuple
@@ -32,15 +33,11 @@ GOLDEN_SECTION = sympy.Rational(618034, 1000003)  # of an interval: where values
 ExactPoint = Mapping[str, sympy.Rational]
 
 
-def values_at(point: Point, expression: sympy.Expr) -> dict[sympy.Symbol, sympy.Float]:
-    """The values of an expression's names; evalf fails on Python's floats inside of floor and ceiling."""
-    return {symbol: sympy.Float(point[symbol.name]) for symbol in expression.free_symbols}
-
-
 def points_between_roots(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Iterator[Point]:
     """Points of all signs of the names and of the polynomials in one name; at most MAX_REGIONS."""
     start = next(signed_points(names, 1))
-    for exact_point in islice(_Cells.of(expressions).points(), MAX_REGIONS):
+    _, points = _cells(expressions)
+    for exact_point in islice(points, MAX_REGIONS):
         yield {**start, **{name: float(value) for name, value in exact_point.items()}}
 
 
@@ -65,10 +62,10 @@ def equal_in_all_regions(
     """
     if gold.has(sympy.I) or answer.has(sympy.I):
         return False
-    cells = _Cells.of((gold, answer, *cancelled))
-    if cells.point_count > MAX_REGIONS:
+    factors, points = _cells((gold, answer, *cancelled))
+    regions = [_Region(point, factors, {}) for point in islice(points, MAX_REGIONS + 1)]
+    if len(regions) > MAX_REGIONS:
         return False
-    regions = [_Region(point, cells.factors, {}) for point in cells.points()]
     was_defined = False
     for _ in range(MAX_REGIONS):
         if not regions:
@@ -81,7 +78,8 @@ def equal_in_all_regions(
         except _UndefinedError:
             continue
         except _UnknownSignError as unknown:
-            regions += region.halves(unknown.factor)
+            (factor,) = unknown.args
+            regions += region.halves(factor)
             continue
         if not is_zero(gap):
             return False
@@ -89,37 +87,27 @@ def equal_in_all_regions(
     return was_defined and not regions
 
 
-class _Cells(NamedTuple):
-    """The products of intervals in which no name and no listed factor changes its sign."""
+def _cells(expressions: Sequence[sympy.Expr]) -> tuple[frozenset[sympy.Expr], Iterator[ExactPoint]]:
+    """Polynomials in one name, and a point in each cell in which none of them and no name changes its sign.
 
-    factors: frozenset[sympy.Expr]  # polynomials in one name
-    values: dict[str, list[sympy.Rational]]  # one in each interval, of the names inside of functions
-
-    @classmethod
-    def of(cls, expressions: Sequence[sympy.Expr]) -> "_Cells":
-        polynomials: dict[str, list[sympy.Poly]] = {}
-        for expression in expressions:
-            for symbol in _symbols_in_functions(expression):
-                polynomials.setdefault(symbol.name, [])
-        factors: set[sympy.Expr] = set()
-        values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}
-        for factor in _factors_in_one_name(expressions):
-            (symbol,) = factor.free_symbols
-            bounds = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
-            values_between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
-            if values_between and len(bounds) <= MAX_FACTORS:
-                polynomials[symbol.name] = bounds
-                values[symbol.name] = values_between
-                factors.add(factor)
-        return cls(frozenset(factors), values)
-
-    @property
-    def point_count(self) -> int:
-        return prod(map(len, self.values.values()))
-
-    def points(self) -> Iterator[ExactPoint]:
-        for values in product(*self.values.values()):
-            yield dict(zip(self.values, values, strict=True))
+    A cell is a product of intervals, one for each name inside of functions.
+    """
+    polynomials: dict[str, list[sympy.Poly]] = {}
+    for expression in expressions:
+        for symbol in _symbols_in_functions(expression):
+            polynomials.setdefault(symbol.name, [])
+    factors: set[sympy.Expr] = set()
+    values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}  # one in each interval
+    for factor in _factors_in_one_name(expressions):
+        (symbol,) = factor.free_symbols
+        bounds = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
+        values_between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
+        if values_between and len(bounds) <= MAX_FACTORS:
+            polynomials[symbol.name] = bounds
+            values[symbol.name] = values_between
+            factors.add(factor)
+    points = (dict(zip(values, combination, strict=True)) for combination in product(*values.values()))
+    return frozenset(factors), points
 
 
 def _symbols_in_functions(expression: sympy.Expr) -> set[sympy.Symbol]:
@@ -209,11 +197,8 @@ class _UndefinedError(Exception):
 class _UnknownSignError(Exception):
     """A factor, the sign of which neither the point nor sympy knows."""
 
-    def __init__(self, factor: sympy.Expr) -> None:
-        super().__init__(factor)
-        self.factor = factor
 
-
+@dataclass
 class _Region:
     """Rewrites expressions for the places where names and factors have given signs.
 
@@ -221,22 +206,18 @@ class _Region:
     value `normal_form` puts back.
     """
 
-    def __init__(
-        self, point: ExactPoint, factors_at_point: frozenset[sympy.Expr], is_negative: Mapping[sympy.Expr, bool]
-    ) -> None:
-        """Take the signs of names and of `factors_at_point` at the point, and others from `is_negative`."""
-        self._point = point
-        self._factors_at_point = factors_at_point
-        self._is_negative = is_negative
-        self._size_of_value: dict[sympy.Expr, sympy.Symbol] = {}
-        self._value_of_size: dict[sympy.Symbol, sympy.Expr] = {}  # inner ones first
+    point: ExactPoint  # where names and `factors_at_point` have their signs
+    factors_at_point: frozenset[sympy.Expr]
+    is_negative: Mapping[sympy.Expr, bool]  # the assumed signs of other factors
+    _size_of_value: dict[sympy.Expr, sympy.Symbol] = field(default_factory=dict)
+    _value_of_size: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)  # inner ones first
 
     def halves(self, factor: sympy.Expr) -> list["_Region"]:
         """The part where the factor is positive, and that where it is negative."""
         parts = []
         for is_negative in (False, True):
-            signs = {**self._is_negative, factor: is_negative}
-            parts.append(_Region(self._point, self._factors_at_point, signs))
+            signs = {**self.is_negative, factor: is_negative}
+            parts.append(_Region(self.point, self.factors_at_point, signs))
         return parts
 
     def normal_form(self, gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr:
@@ -259,7 +240,7 @@ class _Region:
         A product of analytic functions on a connected region is 0 only if one of them is; the other factors are not at
         the region's point.
         """
-        is_connected = not self._is_negative  # without assumed signs a region is a product of intervals
+        is_connected = not self.is_negative  # without assumed signs a region is a product of intervals
         if degree > MAX_ROOT_DEGREE or not is_connected or not _is_analytic(polynomial, root):
             return False
         if polynomial.count_ops() > MAX_OPERATIONS:
@@ -279,13 +260,13 @@ class _Region:
             expression = expression.subs(size, value)
         values = {}
         for symbol in expression.free_symbols:
-            values[symbol] = abs(self._point.get(symbol.name, 1 + GOLDEN_SECTION))
+            values[symbol] = abs(self.point.get(symbol.name, 1 + GOLDEN_SECTION))
         return complex(expression.subs(values))
 
     def rewrite(self, expression: sympy.Expr) -> sympy.Expr:
         """The expression in this region's symbols; _UndefinedError where a part of it is not real."""
-        if expression.is_Symbol and expression.name in self._point:
-            return _signed(expression, is_negative=bool(self._point[expression.name] < 0))
+        if expression.is_Symbol and expression.name in self.point:
+            return _signed(expression, is_negative=bool(self.point[expression.name] < 0))
         if expression.is_Symbol or expression.is_number:
             return expression
         operands = [self.rewrite(operand) for operand in expression.args]
@@ -293,16 +274,16 @@ class _Region:
             return sympy.exp(sympy.expand(operands[0]))
         if isinstance(expression, sympy.Pow) and not expression.exp.is_Integer:
             return self._power(expression, operands)
-        if isinstance(expression, sympy.log | sympy.Abs):
-            size = self._size(expression.args[0])
-            if size is None:
-                return expression.func(*operands)
-            if isinstance(expression, sympy.Abs):
-                return sympy.exp(size.logarithm)
-            if size.is_negative:
-                raise _UndefinedError
-            return size.logarithm
-        return expression.func(*operands)
+        if not isinstance(expression, sympy.log | sympy.Abs):
+            return expression.func(*operands)
+        size = self._size(expression.args[0])
+        if size is None:
+            return expression.func(*operands)
+        if isinstance(expression, sympy.Abs):
+            return sympy.exp(size.logarithm)
+        if size.is_negative:
+            raise _UndefinedError
+        return size.logarithm
 
     def _power(self, power: sympy.Pow, operands: list[sympy.Expr]) -> sympy.Expr:
         """A power that is no integer one; of a negative base only an odd root is real."""
@@ -350,14 +331,14 @@ class _Region:
         """The sign that follows from those of the names, else that at the point, else the given one."""
         if value.is_positive or value.is_negative:
             return bool(value.is_negative)
-        if factor in self._factors_at_point:
+        if factor in self.factors_at_point:
             (symbol,) = factor.free_symbols
-            return bool(factor.subs(symbol, self._point[symbol.name]) < 0)
+            return bool(factor.subs(symbol, self.point[symbol.name]) < 0)
         is_reversed = factor.could_extract_minus_sign()  # b - a has the other sign than a - b
         key = -factor if is_reversed else factor
-        if key not in self._is_negative:
+        if key not in self.is_negative:
             raise _UnknownSignError(key)
-        return self._is_negative[key] ^ is_reversed
+        return self.is_negative[key] ^ is_reversed
 
 
 def numerator_of(expression: sympy.Expr) -> sympy.Expr:

@@ -21,13 +21,7 @@ from sympy.polys.rings import PolyRing
 from topr_exp.grading.equivalence import Equality, QuickRule, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
-from topr_exp.grading.real_domain import (
-    equal_in_all_regions,
-    numerator_of,
-    points_between_roots,
-    values_at,
-    with_signs,
-)
+from topr_exp.grading.real_domain import equal_in_all_regions, numerator_of, points_between_roots, with_signs
 from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
 from topr_exp.grading.structure import Leaf, parse
 
@@ -152,11 +146,8 @@ def _is_nested_number(expression: sympy.Expr) -> bool:
     return isinstance(expression, sympy.Pow) and expression.is_number and not expression.base.is_Rational
 
 
-def _free_names(*expressions: sympy.Expr) -> list[str]:
-    names: set[str] = set()
-    for expression in expressions:
-        names |= {symbol.name for symbol in expression.free_symbols}
-    return sorted(names)
+def _free_names(gold: sympy.Expr, answer: sympy.Expr) -> list[str]:
+    return sorted({symbol.name for symbol in gold.free_symbols | answer.free_symbols})
 
 
 def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr, functions: Sequence[sympy.Expr]) -> Equality:
@@ -171,8 +162,10 @@ def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr, functions
 
 def _real_value(point: Point, expression: sympy.Expr) -> sympy.Number | None:
     """The value to 15 digits; None where it is not real, infinite or too inexact."""
+    # Not Python's floats: evalf fails on them inside of floor and ceiling.
+    values = {symbol: sympy.Float(point[symbol.name]) for symbol in expression.free_symbols}
     try:
-        value = expression.evalf(subs=values_at(point, expression))
+        value = expression.evalf(subs=values)
     except ArithmeticError:  # at a pole, or where floor and ceiling jump
         return None
     if value.is_Number and value.is_finite:
@@ -235,8 +228,7 @@ def _constant_ratio(gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
     """The number gold / answer, wherever both are defined and real; None where it is no number."""
     first: _RealValues | None = None
     for values in _real_values(gold, answer):
-        if first is None:
-            first = values
+        first = first or values
         # Multiplied crosswise: a value may be 0.
         if not _same_number(values.gold * first.answer, values.answer * first.gold):
             return None
@@ -281,24 +273,22 @@ def to_latex(tokens: Tokens) -> str:
     for index, token in enumerate(tokens):
         command = tokens[index - 2] if index >= 2 else ""  # whose argument in braces would be this token
         next_token = tokens[index + 1] if index + 1 < len(tokens) else ""
+        is_environment = token in _MATRIX_NAMES and command in (r"\begin", r"\end")
+        text = token
         if "." in token:
             integer, _, decimals = token.partition(".")
             numerator = int(integer + decimals)
             denominator = 10 ** len(decimals)
-            latex.append(rf"\frac{{{numerator}}}{{{denominator}}}")
+            text = rf"\frac{{{numerator}}}{{{denominator}}}"
         elif token == "*":
-            latex.append(r"\cdot ")
-        elif token in _MATRIX_NAMES and command in (r"\begin", r"\end"):
-            latex.append(token)
-        elif token.isalpha():
-            letters = " ".join(token)
+            text = r"\cdot "
+        elif token.isalpha() and not is_environment:
+            text = " ".join(token)
             if not i_is_index and command != "_":
-                letters = letters.replace("i", "I")
-            latex.append(letters)
+                text = text.replace("i", "I")
         elif token[0] == "\\" and token[-1].isalpha() and next_token != "{":
-            latex.append(token + " ")  # a command, which would swallow a letter behind it
-        else:
-            latex.append(token)
+            text += " "  # a command, which would swallow a letter behind it
+        latex.append(text)
     return "".join(latex)
 
 
@@ -337,10 +327,9 @@ class _Parser(_Latex2Sympy):
 @lru_cache(maxsize=256)
 def latex_to_sympy(tokens: Tokens) -> Any:
     """The sympy expression that the tokens spell, None if the parser refuses them."""
-    for token in tokens:
-        is_word = token.isalpha() and len(token) > 4  # rather than a product of letters
-        if is_word and token not in _MATRIX_NAMES:
-            return None
+    # A word of five letters is no product of letters.
+    if any(token.isalpha() and len(token) > 4 and token not in _MATRIX_NAMES for token in tokens):
+        return None
     try:
         parser = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION)
         expression = parser.parse(to_latex(tokens))
