@@ -27,7 +27,6 @@ from topr_exp.evaluate import main as evaluate
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import grade, votes_are_known, with_verdicts
 from topr_exp.pipeline import run
-from topr_exp.report.__main__ import main as report
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem
 
@@ -55,20 +54,23 @@ def test_a_mistake_names_the_completion_among_all(obedient):
         list(obedient.grade([("1", "")] * 299 + [("raise", "")]))
 
 
+ACTS = """
+die | incorrect | died
+hoard | incorrect | died
+hang | incorrect | timeout
+1 | correct | user
+die | incorrect | died
+0 | incorrect | user
+"""
+
+
 def test_a_worker_that_ends_or_takes_too_long_is_replaced():
-    acts = ["die", "hoard", "hang", "1", "die", "0"]
+    acts, verdicts, paths = zip(*parted(ACTS), strict=True)
 
     with Grader("own_graders.obedient", workers=2, deadline=4.0) as grader:
         outcomes = decisions(grader, [(act, "") for act in acts])
 
-    assert outcomes == [
-        ("incorrect", "died"),
-        ("incorrect", "died"),
-        ("incorrect", "timeout"),
-        ("correct", "user"),
-        ("incorrect", "died"),
-        ("incorrect", "user"),
-    ]
+    assert outcomes == list(zip(verdicts, paths, strict=True))
 
 
 def test_a_worker_that_has_grown_costs_the_next_completion_nothing(obedient):
@@ -198,7 +200,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.extended
-def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
+def test_a_run_with_all_three_and_an_evaluation(folder, capsys):
     config = config_of("experiment=smoke", *LOSS_AND_SOURCE, *CLOSENESS, *OUTPUT, "baseline=-1.5", "data.threshold=0.4")
 
     summary = run(config)
@@ -213,16 +215,12 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     assert base["mean_reward"] == pytest.approx(verdicts["reward"].mean())
     assert f" {base['mean_reward']:.3g}\n" in (config.folder / "model/README.md").read_text()
 
-    mean_reward = f"{summary['final']['mean_reward']:.3g} ["
-    assert report(["out/runs", "--out", "shown"]) == 0
-    assert f">{mean_reward}" in (folder / "shown/report.html").read_text()
-
     words = [*LOSS_AND_SOURCE[:2], f"model={config.folder}", *OUTPUT]
     capsys.readouterr()
     assert evaluate(words) == 2
     assert "data.grader._target_=closeness.Closeness of the run that wrote the model" in capsys.readouterr().err
     assert evaluate([*words, CLOSENESS[0]]) == 0
-    assert f"mean reward {mean_reward}" in capsys.readouterr().out
+    assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
 
     append_text(folder / "coins.py", "# another source\n")
     with refused(r"data\._target_ \(coins\.py\) has changed since"):

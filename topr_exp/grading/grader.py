@@ -37,6 +37,7 @@ CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 
 Pair = tuple[str, str]  # (completion, gold)
+Comparisons = dict[tuple[str, str], tuple[bool, str]]  # (gold, answer) -> (equal, what decided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,11 @@ class Grader(AbstractContextManager["Grader"]):
         counts = Counter(answer for answer in answers if answer is not None)
         representatives: dict[str, str] = {}  # answer -> the most frequent answer that equals it
         for answer, _ in counts.most_common():
-            candidates = list(dict.fromkeys(representatives.values()))
-            equal, undecided = self._equal_candidates(candidates, answer)
-            if not equal and undecided:
+            candidates = dict.fromkeys(representatives.values())
+            equalities = {candidate: compare_quickly(candidate, answer)[0] for candidate in candidates}
+            equal = [candidate for candidate, equality in equalities.items() if equality]
+            if not equal:
+                undecided = [candidate for candidate, equality in equalities.items() if equality is None]
                 compared = undecided[:budget]
                 budget -= len(compared)
                 equal = self._symbolically_equal(compared, answer)
@@ -154,18 +157,6 @@ class Grader(AbstractContextManager["Grader"]):
                 classes.append(class_numbers.setdefault(representative, len(class_numbers)))
         return classes
 
-    def _equal_candidates(self, candidates: Sequence[str], answer: str) -> tuple[list[str], list[str]]:
-        """The candidates that equal an answer, and those that only sympy can compare with it."""
-        equal = []
-        undecided = []
-        for candidate in candidates:
-            equality, _ = compare_quickly(candidate, answer)
-            if equality:
-                equal.append(candidate)
-            elif equality is None:
-                undecided.append(candidate)
-        return equal, undecided
-
     def _symbolically_equal(self, candidates: Sequence[str], answer: str) -> list[str]:
         if not candidates:
             return []
@@ -175,10 +166,9 @@ class Grader(AbstractContextManager["Grader"]):
         return list(itertools.compress(candidates, is_equal))
 
     def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
-        golds = [gold for _, gold in chunk]
-        answers = [self._answer(completion, gold) for completion, gold in chunk]
-        comparisons = self._compare(golds, answers)
-        for gold, answer in zip(golds, answers, strict=True):
+        golds_and_answers = [(gold, self._answer(completion, gold)) for completion, gold in chunk]
+        comparisons = self._compare(golds_and_answers)
+        for gold, answer in golds_and_answers:
             if answer is None:
                 yield Outcome("invalid", None, "none")
             else:
@@ -186,11 +176,11 @@ class Grader(AbstractContextManager["Grader"]):
                 verdict: Verdict = "correct" if is_equal else "incorrect"
                 yield Outcome(verdict, answer, path)
 
-    def _compare(self, golds: Sequence[str], answers: Sequence[str | None]) -> dict[tuple[str, str], tuple[bool, str]]:
-        """(gold, answer) -> (equal, what decided); each pair is compared once."""
-        comparisons: dict[tuple[str, str], tuple[bool, str]] = {}
+    def _compare(self, golds_and_answers: Iterable[tuple[str, str | None]]) -> Comparisons:
+        """Compare each pair once, but for those without an answer."""
+        comparisons: Comparisons = {}
         undecided: list[tuple[str, str]] = []
-        for gold, answer in dict.fromkeys(zip(golds, answers, strict=True)):
+        for gold, answer in dict.fromkeys(golds_and_answers):
             if answer is None:
                 continue
             equality, path = compare_quickly(gold, answer)

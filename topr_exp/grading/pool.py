@@ -6,7 +6,6 @@ answers. Not pebble's ProcessPool: a worker that dies idle, or before its task i
 
 import contextlib
 import json
-import math
 import os
 import socket
 import struct
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from topr_exp.types import TOPRError
 
@@ -56,13 +55,6 @@ class _Worker:
         return json.loads(line)
 
 
-class _Assignment(NamedTuple):
-    """A task that a worker has begun."""
-
-    task_index: int
-    due: float  # monotonic seconds
-
-
 class WorkerPool:
     """`workers` processes that each run `target` ("package.module.name") on the strings of one task at a time.
 
@@ -97,14 +89,14 @@ class WorkerPool:
                 raise TOPRError("the grading pool is closed")
             try:
                 answers = self._run(tasks)
-                cut_off = [index for index, (status, _) in answers.items() if status in CUT_OFF]
-                for index in cut_off:
-                    self._replace(-1)  # `_run` takes the last worker first
-                    answers[index] = self._run([tasks[index]])[0]
+                for index, (status, _) in enumerate(answers):
+                    if status in CUT_OFF:
+                        self._replace(-1)  # `_run` takes the last worker first
+                        (answers[index],) = self._run([tasks[index]])
             except BaseException:
                 self._end()
                 raise
-        return [answers[index] for index in range(len(answers))]
+        return answers
 
     @property
     def usable(self) -> bool:
@@ -126,43 +118,43 @@ class WorkerPool:
             self._server.kill()
             self._server.wait()
 
-    def _run(self, tasks: Sequence[Arguments]) -> dict[int, Answer]:
-        """The answers by the tasks' indices. A worker has one task at a time."""
-        answers: dict[int, Answer] = {}
+    def _run(self, tasks: Sequence[Arguments]) -> list[Answer]:
+        """The answers in the tasks' order. A worker has one task at a time."""
+        answers: list[Any] = [None] * len(tasks)
         waiting = list(reversed(range(len(tasks))))
         idle = list(range(len(self._workers)))
-        busy: dict[int, _Assignment] = {}  # by the worker's index
+        busy: dict[int, tuple[int, float]] = {}  # by the worker's index: the task's, and when the answer is due
         while True:
             while idle and waiting:
                 slot = idle.pop()
                 task_index = waiting.pop()
-                busy[slot] = self._assign(slot, task_index, tasks[task_index])
+                self._assign(slot, tasks[task_index])
+                busy[slot] = task_index, time.monotonic() + self._deadline
             if not busy:
                 return answers
-            next_due = min(assignment.due for assignment in busy.values())
+            next_due = min(due for _, due in busy.values())
             channels = [self._workers[slot].channel for slot in busy]
-            ready = wait(channels, max(0.0, next_due - time.monotonic()))
-            for slot, assignment in list(busy.items()):
+            ready = wait(channels, next_due - time.monotonic())
+            for slot, (task_index, due) in list(busy.items()):
                 worker = self._workers[slot]
                 answer = answer_of(worker) if worker.channel in ready else None
                 if answer is None:
-                    if time.monotonic() < assignment.due:
+                    if time.monotonic() < due:
                         continue
                     answer = ("timeout", None)
-                answers[assignment.task_index] = answer
+                answers[task_index] = answer
                 if answer[0] in CUT_OFF:
                     self._replace(slot)
                 del busy[slot]
                 idle.append(slot)
 
-    def _assign(self, slot: int, task_index: int, task: Arguments) -> _Assignment:
+    def _assign(self, slot: int, task: Arguments) -> None:
         """Send a task to an idle worker."""
         if self._workers[slot].channel.poll(0):  # unasked: it ended while it was idle
             self._replace(slot)
         channel = self._workers[slot].channel
         with contextlib.suppress(OSError):  # where it ended just now, its channel says so
             channel.send_bytes(json.dumps(task).encode())
-        return _Assignment(task_index, due=time.monotonic() + self._deadline)
 
     def _replace(self, slot: int) -> None:
         worker = self._workers[slot]
@@ -189,19 +181,19 @@ def answer_of(worker: _Worker) -> Answer | None:
         answer = worker.receive()
     except (EOFError, OSError, ValueError, RecursionError):
         return ("died", None)
-    if answer is None:
-        return None
-    is_answer = isinstance(answer, list) and len(answer) == 2 and answer[0] in ("ok", "error")
-    if is_answer:
-        return (answer[0], answer[1])
-    return ("died", None)
+    match answer:
+        case None:
+            return None
+        case [("ok" | "error") as status, value]:
+            return (status, value)
+        case _:
+            return ("died", None)
 
 
 def limit_sending(channel: Connection, seconds: float) -> None:
     """Make a send time out: a stopped worker reads nothing."""
-    fraction, full_seconds = math.modf(seconds)
-    microseconds = int(1e6 * fraction)
-    timeval = struct.pack("ll", int(full_seconds), microseconds)
+    microseconds = int(1e6 * (seconds % 1))
+    timeval = struct.pack("ll", int(seconds), microseconds)
     descriptor = os.dup(channel.fileno())  # which the socket closes
     with socket.socket(fileno=descriptor) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
@@ -215,7 +207,7 @@ def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
         "from topr_exp.grading.worker import serve; "
-        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(dict(settings))!r})"
+        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(settings)!r})"
     )
     with control_of_server:
         server = subprocess.Popen(

@@ -148,7 +148,7 @@ def votes_are_known(completions: Completions) -> bool:
     return "user" not in paths.to_pylist()
 
 
-def warn_of_failures(completions: Completions, grader_name: str, remedy: str = "") -> None:
+def warn_of_failures(completions: Completions, grader_name: str, remedy: str) -> None:
     """Warn of completions that count as incorrect because a grader was cut off (`remedy`: the way out) or failed."""
     cut_off = "was cut off twice (its time, its memory, or by another program)"
     warn_of_incorrect(completions, grader_timeouts(completions), f"grader {grader_name} {cut_off}", remedy)

@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -99,7 +100,7 @@ def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
     """Report readiness, then answer one task after the other."""
     try:
         # The kernel kills this process when the server ends, whatever ends it.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server_pid:  # else the server ended before the call
             _limit()
             _seal()
@@ -163,10 +164,8 @@ def _as_json(value: Any) -> float | str:
 
 # ---- the seal
 
-_REFUSED = (
-    *("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib."),
-    "sqlite3.",  # it opens files below Python
-)
+# sqlite3 opens files below Python.
+_REFUSED = re.compile(r"(?:os|subprocess|socket|ctypes|shutil|pty|signal|urllib|http|ftplib|sqlite3)\.")
 LITERAL = "<unknown>"  # the file name that ast.parse gives its text
 _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 
@@ -195,13 +194,11 @@ def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
             return None
         return "executes no text"
     if event == "exec":
-        if arguments[0].co_filename == LITERAL:
-            return "executes no text"
-        return None
+        return "executes no text" if arguments[0].co_filename == LITERAL else None
     if event == "open":  # path, mode, flags
         flags = arguments[2] if isinstance(arguments[2], int) else 0
         writing_flags = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         return "writes no file" if writing_flags else None
-    if event.startswith(_REFUSED) and event not in _ALLOWED:
+    if _REFUSED.match(event) and event not in _ALLOWED:
         return f"does not call {event}"
     return None
