@@ -275,7 +275,7 @@ def train_on_log(folder, *words, **columns):
 
 
 def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, capsys):
-    config, summary, first_update = train_on_log(outputs)
+    _, summary, first_update = train_on_log(outputs)
 
     assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
     assert first_update["kl_mu"] == pytest.approx(0, abs=1e-6)
@@ -286,9 +286,6 @@ def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, ca
         "taken for the model that drew them",
     ):
         assert text in printed
-    completions = read_completions(config.folder)
-    assert (len(completions), completions.chosen.sum(), completions.reward.mean()) == (64, 64, 0.25)
-    assert (completions.verdict == "correct").equals(completions.reward > 0)
 
 
 @pytest.mark.parametrize("loss, reads_mu", [("naive", False), ("dpo", True)])
@@ -342,6 +339,7 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts_wherever
     assert problem_results(moved_run, moved_run.evaluations[-1])["n"] == 1
     is_right = completions.text == " The answer is 1."
     assert (completions.verdict == "correct").equals(is_right)
+    assert completions.reward.equals(is_right.astype(float))
     (run_folder / "iteration-1/examples.npy").write_bytes(b"")
     with refused(r"examples\.npy can't be read"):
         read_completions(run_folder)

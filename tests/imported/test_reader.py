@@ -80,16 +80,10 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, store, name
 
 
 def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path, store):
-    tables = []
     for text in ("a", "b"):
         split = datasets.Dataset.from_list([{"prompt": "?", "completion": text, "reward": 1.0}])
         datasets.DatasetDict({"train": split}).save_to_disk(str(tmp_path / text))
-        tables.append(import_file(store, tmp_path / text))
-
-    first, second = tables
-    assert first.name != second.name
-    assert first.read()["text"].to_pylist() == ["a"]
-    assert second.read()["text"].to_pylist() == ["b"]
+        assert import_file(store, tmp_path / text).read()["text"].to_pylist() == [text]
 
 
 def test_the_train_split_of_the_hub(hub):

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.conftest import config_of, read_json
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
-from topr_exp.imported.encoding import LoggedPrompt, encode_prompt
+from topr_exp.imported.encoding import encode_prompt
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.runs.first_prompt import format_prompt, preview_prompt
@@ -110,10 +110,10 @@ def test_messages_begin_as_the_chat_template_says(folder):
         pytest.skip("no chat template")
     ids = policy.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
 
-    text = Prompter("{question}", (), True, ()).render("2 + 2?", policy.tokenizer)
+    text = Prompter("{question}", chat=True).render("2 + 2?", policy.tokenizer)
 
     assert policy.encode(text, chat=True).tolist() == ids
-    assert encode_prompt(LoggedPrompt("messages", json.dumps(MESSAGES)), policy).tolist() == ids
+    assert encode_prompt(("messages", json.dumps(MESSAGES)), policy).tolist() == ids
 
 
 def test_a_dry_run_shows_these_tokens(folder):

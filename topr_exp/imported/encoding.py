@@ -24,20 +24,15 @@ from topr_exp.types import Problem, TOPRError
 COMPLETION_COLUMNS = {"text", "finish", "tokens", "sampler_logp", "row"}
 
 
-@dataclass(frozen=True)
-class LoggedPrompt:
-    """A prompt that a log brought: token ids, messages as JSON, or a text."""
-
-    kind: str  # prompt_tokens, messages or prompt
-    value: Any
+LoggedPrompt = tuple[str, Any]  # a prompt's kind and value: prompt_tokens, messages as JSON or prompt (a text)
 
 
 class PromptKey(NamedTuple):
     """What rows of one problem have in common; the id alone where a row brings no prompt."""
 
     problem_id: str
-    prompt: Any = None
-    gold: str | None = None
+    prompt: Any
+    gold: str | None
 
 
 @dataclass(frozen=True)
@@ -114,16 +109,14 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
         kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
         problem_id = row.get("problem_id") or ""
         known_problem = known_problems.get(problem_id)
-        if kind is None:
-            key = PromptKey(problem_id)
-        else:
+        prompt = gold = None
+        if kind is not None:
+            prompt = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
             gold = row.get("gold")
             if gold is None and kind != "question" and known_problem is not None:
                 gold = known_problem.answer
-            prompt = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
-            key = PromptKey(problem_id, prompt, gold)
         new_index = len(matched.problems)
-        index = index_by_key.setdefault(key, new_index)
+        index = index_by_key.setdefault(PromptKey(problem_id, prompt, gold), new_index)
         matched.problem_index[row_index] = index
         if index < new_index:
             continue
@@ -131,10 +124,10 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
             assert known_problem is not None
             matched.problems.append(known_problem)
         else:
-            problem = logged_problem(row, index, gold=key.gold or "", known_problem=known_problem)
+            problem = logged_problem(row, index, gold=gold or "", known_problem=known_problem)
             matched.problems.append(problem)
             if kind != "question":
-                matched.prompts[index] = LoggedPrompt(kind, row[kind])
+                matched.prompts[index] = kind, row[kind]
     return matched
 
 
@@ -174,8 +167,8 @@ def warn_of_plain_texts(prompts: Iterable[LoggedPrompt], data: DataConfig, polic
     """Warn of prompts for a chat model that are texts without any special token, as veRL decodes them."""
     special_tokens = policy.tokenizer.all_special_tokens
     count = 0
-    for prompt in prompts:
-        if prompt.kind == "prompt" and not any(token in prompt.value for token in special_tokens):
+    for kind, value in prompts:
+        if kind == "prompt" and not any(token in value for token in special_tokens):
             count += 1
     if count:
         warn(
@@ -186,14 +179,15 @@ def warn_of_plain_texts(prompts: Iterable[LoggedPrompt], data: DataConfig, polic
 
 def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None) -> TokenIds:
     """Encode a logged prompt; chat_options: variables of the model's chat template."""
-    if prompt.kind == "prompt_tokens":
-        return np.array(prompt.value, dtype=np.int32)
-    if prompt.kind != "messages":
-        return policy.encode(prompt.value)
+    kind, value = prompt
+    if kind == "prompt_tokens":
+        return np.array(value, dtype=np.int32)
+    if kind != "messages":
+        return policy.encode(value)
     if getattr(policy.tokenizer, "chat_template", None) is None:
         raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
-    fault = f"data.completions: the model's chat template refuses the messages {prompt.value:.80}"
-    text = apply_chat_template(policy.tokenizer, json.loads(prompt.value), chat_options or {}, fault=fault)
+    fault = f"data.completions: the model's chat template refuses the messages {value:.80}"
+    text = apply_chat_template(policy.tokenizer, json.loads(value), chat_options or {}, fault=fault)
     return policy.encode(text, chat=True)
 
 

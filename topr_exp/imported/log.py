@@ -1,7 +1,5 @@
 """A log as a table of the store, whose key is the log's content."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +22,7 @@ READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs 
 ROWS_PER_SHARD = 10_000
 # Roles that the first version read: not in the key of a table whose columns are called the same.
 FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
-OPTIONAL_TYPES = {  # by role, in the order of a table's columns
+COLUMN_TYPES = dict.fromkeys(TEXTS, pa.string()) | {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
     "logprobs": pa.list_(pa.float32()),
     "prompt_tokens": pa.list_(pa.int32()),
@@ -107,14 +105,10 @@ def read_shards(reader: RolloutReader) -> list[pa.Table]:
 
 
 def as_table(rows: Sequence[Row]) -> pa.Table:
-    """Tabulate checked rows in the columns that are stored; all rows have the same optional roles."""
-    type_by_role = dict.fromkeys(TEXTS, pa.string())
-    for role, column_type in OPTIONAL_TYPES.items():
-        if role in rows[0]:
-            type_by_role[role] = column_type
+    """Tabulate checked rows in the columns that are stored: all texts, and what else the rows have."""
     columns = {}
-    for role, column_type in type_by_role.items():
-        values = [row.get(role) for row in rows]
-        name = COLUMNS.get(role, role)
-        columns[name] = pa.array(values, column_type)
+    for role, column_type in COLUMN_TYPES.items():
+        if role in TEXTS or role in rows[0]:  # what is no text is in all rows or in none
+            values = [row.get(role) for row in rows]
+            columns[COLUMNS[role]] = pa.array(values, column_type)
     return pa.table(columns)

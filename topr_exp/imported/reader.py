@@ -85,13 +85,13 @@ class RolloutReader:
         return completions_of(values, roles)
 
 
+@dataclass
 class Agreement:
     """Agreement between a log's rows: optional columns are in all or in none, an id has one prompt."""
 
-    def __init__(self, names: ColumnNames) -> None:
-        self._names = names
-        self._prompt_by_id: dict[str, str] = {}
-        self.shared_roles: frozenset[str] | None = None  # of ALL_OR_NONE; None before the first good row
+    names: ColumnNames
+    shared_roles: frozenset[str] | None = None  # of ALL_OR_NONE; None before the first good row
+    _prompt_by_id: dict[str, str] = field(default_factory=dict)
 
     def check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError for a row that differs from those before it, of `rows` or of earlier calls."""
@@ -104,7 +104,7 @@ class Agreement:
             differing_roles = sorted(roles ^ shared_roles)
             if differing_roles:
                 role = differing_roles[0]
-                raise ValueError(self._names.difference(role, has_role=role in roles))
+                raise ValueError(self.names.difference(role, has_role=role in roles))
             self._check_prompt(row, new_prompt_by_id)
         self.shared_roles = shared_roles
         self._prompt_by_id |= new_prompt_by_id
@@ -119,7 +119,7 @@ class Agreement:
         if noted_prompt is None:
             noted_prompt = new_prompt_by_id.setdefault(problem_id, prompt)
         if noted_prompt != prompt:
-            raise ValueError(f"{self._names.label('problem_id')} {problem_id} has another prompt before")
+            raise ValueError(f"{self.names.label('problem_id')} {problem_id} has another prompt before")
 
 
 # ---- in words

@@ -59,9 +59,7 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
             names.by_role["json"] = names.label(role)  # part of the key of the stored log
     step = row.pop("step", None)
     row = render_messages(row)
-    fault = find_fault(row, names)
-    if fault is not None:
-        raise ValueError(fault)
+    check_values(row, names)
     if "reward" in row:
         row["reward"] = float(row["reward"])  # Arrow takes whole numbers of 64 bits alone
     if "logprobs" in row:
@@ -164,78 +162,47 @@ def message_of(turn: Any) -> dict[str, str]:
 # ---- faults
 
 
-def find_fault(row: Row, names: ColumnNames) -> str | None:
-    """Say why a row is no completion; None for a good one. A check assumes that those before it passed."""
-    return (
-        text_fault(row, names)
-        or missing_fault(row, names)
-        or finish_fault(row, names)
-        or reward_fault(row, names)
-        or token_fault(row, names)
-        or logprob_fault(row, names)
-    )
-
-
-def text_fault(row: Row, names: ColumnNames) -> str | None:
+def check_values(row: Row, names: ColumnNames) -> None:
+    """Raise ValueError for a row that is no completion."""
     for role in TEXTS:
         value: Any = row.get(role, "")
         if not isinstance(value, str):
             is_nan = value != value
             kind = "NaN, as pandas writes an empty cell" if is_nan else type(value).__name__
-            return f"{names.label(role)} must be text; got {kind}"
-    return None
-
-
-def missing_fault(row: Row, names: ColumnNames) -> str | None:
+            raise ValueError(f"{names.label(role)} must be text; got {kind}")
     if "completion" not in row and "tokens" not in row:
-        return f"completion is missing; {names.remedy('completion')}"
+        raise ValueError(f"completion is missing; {names.remedy('completion')}")
     if "problem_id" not in row and prompt_text(row) is None:
         missing = "problem_id is missing, and question and gold are not both there instead, nor a prompt"
-        return f"{missing}; {names.remedy('prompt')}"
-    return None
-
-
-def finish_fault(row: Row, names: ColumnNames) -> str | None:
+        raise ValueError(f"{missing}; {names.remedy('prompt')}")
     if row.get("finish", "stop") not in FINISHES:
-        return f"{names.label('finish')} must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
-    return None
-
-
-def reward_fault(row: Row, names: ColumnNames) -> str | None:
+        raise ValueError(f"{names.label('finish')} must be one of {', '.join(FINISHES)}; got {row['finish']!r}")
     reward = row.get("reward", 0)
     is_finite = type(reward) in (int, float) and abs(reward) <= LARGEST_REWARD  # false for NaN too
     if not is_finite:
-        return f"{names.label('reward')} must be a finite number; got {reward!r:.80}"
-    return None
-
-
-def token_fault(row: Row, names: ColumnNames) -> str | None:
+        raise ValueError(f"{names.label('reward')} must be a finite number; got {reward!r:.80}")
     for role in ("prompt_tokens", "tokens"):
         ids = row.get(role, [0])
         is_int_list = isinstance(ids, list) and set(map(type, ids)) == {int}  # false for an empty one
         if not is_int_list or min(ids) < 0 or max(ids) > LARGEST_TOKEN:
-            return f"{names.label(role)} must be token ids from 0 to {LARGEST_TOKEN}, at least one; got {ids!r:.80}"
-    return None
+            allowed = f"token ids from 0 to {LARGEST_TOKEN}, at least one"
+            raise ValueError(f"{names.label(role)} must be {allowed}; got {ids!r:.80}")
+    if "logprobs" in row:
+        check_logprobs(row, names)
 
 
-def logprob_fault(row: Row, names: ColumnNames) -> str | None:
-    if "logprobs" not in row:
-        return None
+def check_logprobs(row: Row, names: ColumnNames) -> None:
+    """Raise ValueError for log-probabilities that are none, or not one for each of the row's tokens."""
     logprobs = row["logprobs"]
     label = names.label("logprobs")
     tokens_label = names.label("tokens")
     if "tokens" not in row:
-        return f"{label} without {tokens_label}: nothing says which tokens they belong to"
+        raise ValueError(f"{label} without {tokens_label}: nothing says which tokens they belong to")
     are_numbers = isinstance(logprobs, list) and set(map(type, logprobs)) <= {int, float}
-    if not are_numbers or not all(map(is_logprob, logprobs)):
-        return f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)"
+    if not are_numbers or not all(SMALLEST_LOGPROB <= number <= LOGPROB_ABOVE_ZERO for number in logprobs):  # NaN too
+        raise ValueError(f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)")
     if len(logprobs) != len(row["tokens"]):
-        return f"{len(logprobs)} {label} for {len(row['tokens'])} {tokens_label}"
-    return None
-
-
-def is_logprob(number: float) -> bool:
-    return SMALLEST_LOGPROB <= number <= LOGPROB_ABOVE_ZERO  # false for NaN, too
+        raise ValueError(f"{len(logprobs)} {label} for {len(row['tokens'])} {tokens_label}")
 
 
 # ---- prompts

@@ -1,7 +1,5 @@
 """Raw rows of a log: JSON lines, Parquet, a folder that `datasets` saved, or a data set of the hub."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

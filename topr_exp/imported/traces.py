@@ -35,26 +35,29 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     task = trace.get("task") or {}
     task_data = task.get("data") or {}
     gold = task_data.get("answer")
+    if not isinstance(gold, str):
+        gold = None
     for index, leaf in enumerate(nodes):
         mask = leaf.get("mask") or []
         is_sampled = leaf.get("sampled") or True in mask
         if index in parents or not is_sampled:
             continue
         ancestors = ancestors_of(index, nodes, parents)
-        row: dict[str, Any] = {
+        yield {
             "prompt": [node["message"] for node in ancestors],
             "completion": [leaf["message"]],
+            **sampled_tokens(leaf, ancestors, mask),
+            "reward": reward,
+            "finish": finish_by_index.get(index) or leaf.get("finish_reason"),
+            "gold": gold,
         }
-        if True in mask:
-            row |= sampled_tokens(leaf, ancestors, start=mask.index(True))
-        row["reward"] = reward
-        row["finish"] = finish_by_index.get(index) or leaf.get("finish_reason")
-        row["gold"] = gold if isinstance(gold, str) else None
-        yield row
 
 
-def sampled_tokens(leaf: Node, ancestors: Sequence[Node], *, start: int) -> dict[str, Any]:
-    """The tokens of a row, the prompt's and the sampled ones; start: of these in the message, after its header."""
+def sampled_tokens(leaf: Node, ancestors: Sequence[Node], mask: Sequence[bool]) -> dict[str, Any]:
+    """The tokens of a row, the prompt's and the sampled ones; nothing where the mask says that none was sampled."""
+    if True not in mask:
+        return {}
+    start = mask.index(True)  # after the message's header
     prompt_ids: list[int] = []
     for node in ancestors:
         prompt_ids += node["token_ids"]
