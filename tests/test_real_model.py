@@ -73,7 +73,7 @@ def test_a_chat_prompt_is_the_templates_and_its_end_is_also_the_padding(policy):
     content = CHAT_TEMPLATES["gsm8k"].replace("{question}", question)
     messages = [{"role": "user", "content": content}]
 
-    text = Prompter(CHAT_TEMPLATES["gsm8k"], (), True, ()).render(question, tokenizer)
+    text = Prompter(CHAT_TEMPLATES["gsm8k"], chat=True).render(question, tokenizer)
     ids = policy.encode(text, chat=True).tolist()
 
     assert policy.eos_ids == [tokenizer.eos_token_id] == [tokenizer.pad_token_id] == [2]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import config_of, each_row, refused, values_of
 from topr_exp.data import embedded_gsm8k, embedded_math, ledger
-from topr_exp.data.embedded import SPLITS, Calc, draw_problems, draw_tasks, split_of
+from topr_exp.data.embedded import Calc, draw_problems, draw_tasks, split_of
 from topr_exp.data.problems import load_problems
 
 GENERATORS = {"gsm8k": embedded_gsm8k.draw, "math": embedded_math.draw}
@@ -69,12 +69,6 @@ def test_problems_are_distinct_and_split_for_good(name):
         assert set(map(split_of, questions)) == {split}
 
 
-def test_each_tenth_of_the_questions_belongs_to_one_split():
-    tenths = [*SPLITS["train"], *SPLITS["test"], *SPLITS["pretrain"]]
-
-    assert sorted(tenths) == list(range(10))
-
-
 @every_generator
 def test_problems_depend_on_the_seed_alone(name):
     problems = draw(name, "train", 2000, 3)
@@ -91,21 +85,11 @@ def test_more_problems_than_there_are_is_an_error():
         draw_tasks(lambda rng: embedded_gsm8k.draw(type(rng)(0)), "train", count=5, seed=0)
 
 
-SIZES = ("model=tiny_long", "data.train_problems=30", "data.test_problems=20")
-
-
 def test_the_source_draws_what_is_asked_and_its_golds_are_correct(capsys):
-    config = config_of(*SIZES, "data.turns=5")
+    config = config_of("model=tiny_long", "data.turns=5", "data.train_problems=30", "data.test_problems=20")
 
     sets = load_problems(config.data)
 
     assert sets.train == draw("ledger 5", "train", 30, 0)
     assert sets.test == draw("ledger 5", "test", 20, 0)
     assert not capsys.readouterr().err, "no gold is refused"
-
-
-def test_validation_problems_are_drawn_after_the_training_problems():
-    sets = load_problems(config_of(*SIZES, "data.test_split=validation", "data.seed=4").data)
-
-    assert len(sets.test) == 20
-    assert [*sets.train, *sets.test] == draw("ledger 10", "train", 50, 4)

@@ -293,7 +293,7 @@ def test_a_chat_template_that_fails_is_one_line():
     tokenizer.chat_template = "{{ raise_exception('no\nsystem prompt') }}"
 
     with refused("the model's chat template refuses the prompt .*no"):
-        Prompter("{question}", (), True, ()).render("1 + 1?", tokenizer)
+        Prompter("{question}", chat=True).render("1 + 1?", tokenizer)
 
 
 # ---- the hub

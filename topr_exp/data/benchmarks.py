@@ -186,12 +186,11 @@ def read_gsm8k(problem_id: str, where: str, row: dict[str, Any]) -> Problem | No
 def read_math(problem_id: str, where: str, row: dict[str, Any]) -> Problem | None:
     """The problem of a row of MATH; MATH-500 has an `answer`, elsewhere the gold is the last box of the solution."""
     question = text_of(where, row, "problem")
-    gold: str | None
-    if row.get("answer") is not None:
-        gold = text_of(where, row, "answer")
-    else:
+    if row.get("answer") is None:
         gold = math_gold(text_of(where, row, "solution"))
-    if not gold:
+    else:
+        gold = text_of(where, row, "answer")
+    if gold is None:
         return None
     refuse_no_number(where, gold)
     subject = row.get("subject") or row.get("type")
@@ -204,8 +203,7 @@ def gsm8k_gold(solution: str) -> str | None:
     """The number after the last "####", without thousands separators and dollar signs; None where there is none."""
     _, mark, tail = solution.rpartition("####")
     number = tail.strip().replace(",", "").replace("$", "")
-    is_number = re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number) is not None
-    if mark and is_number:
+    if mark and re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number):
         return number
     return None
 

@@ -140,11 +140,8 @@ class Story:
 
     def _add_step(self, op: str, operand: int | None) -> None:
         self.steps.append(Step(op, operand))
-        if operand is None:
-            operand = self._previous_value
-        result = Calc().compute(self._value, op, operand)
         self._previous_value = self._value
-        self._value = result
+        self._value = int(solve(self.start, self.steps, Calc()))
         self._is_comparison = False
 
     def _draw_operand(self, op: str) -> int:

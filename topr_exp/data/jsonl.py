@@ -71,9 +71,8 @@ class JsonLines(DataConfig):
         count = sum(1 for _ in read_json_lines(path))
         if not is_shared or not count:
             return f"{path} holds no problems"
-        purpose = "test" if split == "test" else "train"
         problems = plural(count, "problem")
-        return f"{path}: of its {problems} data.test_share={self.test_share:g} leaves none to {purpose} on"
+        return f"{path}: of its {problems} data.test_share={self.test_share:g} leaves none to {split} on"
 
     def file_of(self, split: str) -> tuple[Path, bool]:
         """The file that holds a split, and True if it holds the other one too.

@@ -42,9 +42,9 @@ class Prompter:
     """Turns questions into prompts; a completion ends before any of the strings in `stop`."""
 
     template: str
-    shots: tuple[Problem, ...]  # worked examples, whose answers are whole solutions
-    chat: bool
-    stop: tuple[str, ...]
+    shots: tuple[Problem, ...] = ()  # worked examples, whose answers are whole solutions
+    chat: bool = False
+    stop: tuple[str, ...] = ()
     chat_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the model's chat template
 
     def render(self, question: str, tokenizer: Any = None, fields: Mapping[str, str] | None = None) -> str:

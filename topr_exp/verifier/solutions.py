@@ -34,7 +34,7 @@ def questions_about(solutions: Completions, template: str) -> list[Problem]:
 
     (The beginning of the list then holds as many different problems as it can.)
     """
-    prompter = Prompter(template, shots=(), chat=False, stop=())
+    prompter = Prompter(template)
     texts = solutions.texts(range(len(solutions)))
     solutions_per_problem = len(solutions) // len(solutions.problems)
     questions = []
@@ -84,7 +84,7 @@ class Verification:
             self.tokens_sampled += train_solutions.tokens_sampled
             self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
-        self.prompter = Prompter("{question}", shots=(), chat=task.chat, stop=(), chat_options=chat_options)
+        self.prompter = Prompter("{question}", chat=task.chat, chat_options=chat_options)
         self.base_scores: Values | None = None  # [P] weighted_sc at the first evaluation
 
     def figures(self, folder: Path, iteration: int, verifications: Completions) -> Figures:
