@@ -94,6 +94,16 @@ def cautious_freedom(table):
 CORRECT, INCORRECT, INVALID = range(3)
 
 
+def letter_matrix(text, letters):
+    """A row for each word of a text: the places of its characters among the letters, -1 for any other character."""
+    return np.array([[letters.find(character) for character in word] for word in text.split()])
+
+
+def verdict_matrix(text):
+    """Codes of verdicts: C is correct, W incorrect, X invalid."""
+    return letter_matrix(text, "CWX")
+
+
 def evaluation(rng, problems, n, easy=None):
     """Verdicts and classes [problems, n]; class 0 is the gold answer; `easy` [problems, 1] the chance to be right."""
     if easy is None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests import by_hand
 from tests.by_hand import evaluation
+from tests.conftest import each_row
 from topr_exp.evaluation.statistics import (
     TRIALS,
     ballots,
@@ -25,7 +26,7 @@ from topr_exp.evaluation.statistics import (
 from topr_exp.types import CORRECT, INCORRECT, INVALID
 
 C, W, X = CORRECT, INCORRECT, INVALID
-VERDICTS = np.array([[C, C, W, X], [W, W, W, C], [X, X, X, X], [C, C, C, C]])
+VERDICTS = by_hand.verdict_matrix("CCWX WWWC XXXX CCCC")
 
 # ---- against enumeration
 
@@ -82,7 +83,16 @@ def test_a_large_n_and_k_do_not_overflow():
 # ---- what is reported
 
 
-@pytest.mark.parametrize("n, name", [(1, "maj@1"), (3, "maj@2"), (7, "maj@4"), (8, "maj@8"), (20, "maj@8")])
+HEADLINES = """
+1 | "maj@1"
+3 | "maj@2"
+7 | "maj@4"
+8 | "maj@8"
+20 | "maj@8"
+"""
+
+
+@each_row("n name", HEADLINES, literals=True)
 def test_the_headline_majority_is_named_by_its_k(n, name):
     figures = summarise(*evaluation(np.random.default_rng(0), 5, n))
 
@@ -106,9 +116,9 @@ def test_lengths_are_averaged_by_verdict():
 
     assert lengths == {
         "length": 7.5,
-        "length_correct": pytest.approx((0 + 1 + 7 + 12 + 13 + 14 + 15) / 7),
-        "length_incorrect": pytest.approx((2 + 4 + 5 + 6) / 4),
-        "length_invalid": pytest.approx((3 + 8 + 9 + 10 + 11) / 5),
+        "length_correct": pytest.approx(62 / 7),  # of 0, 1, 7 and 12 to 15
+        "length_incorrect": pytest.approx(17 / 4),  # of 2, 4, 5 and 6
+        "length_invalid": pytest.approx(41 / 5),  # of 3 and 8 to 11
     }
     assert mean_lengths(VERDICTS[3:], np.ones((1, 4)))["length_invalid"] is None
 

@@ -1,26 +1,24 @@
 """The figures of an evaluation: whose verdicts are summarised, and of which problems."""
 
-from dataclasses import replace
+import json
 
 import numpy as np
 import pyarrow as pa
 
+from tests.by_hand import letter_matrix, verdict_matrix
 from tests.conftest import column, make_completions
 from topr_exp.evaluation.statistics import mean_reward
-from topr_exp.evaluation.summary import summarise_evaluation, table_folders
-from topr_exp.sampling.completions import StoredTables
-from topr_exp.store import Store
-from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
+from topr_exp.evaluation.summary import summarise_evaluation
+from topr_exp.types import Problem
 
-C, W, X = CORRECT, INCORRECT, INVALID
 # Of each problem four completions: their verdicts and the classes of their answers.
-VERDICTS = [[C, C, W, W], [W, W, C, X], [X, X, X, C], [W, W, W, W]]
-CLASSES = [[0, 0, 1, 2], [0, 0, 1, -1], [-1, -1, -1, 0], [0, 1, 2, 3]]
-PROBLEMS = [
-    Problem("a", "?", "1", level=1, subject="sums", source="x"),
-    Problem("b", "?", "1", level=2, subject="sums", source="x"),
-    Problem("c", "?", "1", level=1, subject="words", source="y"),
-    Problem("d", "?", "1", level=3, source="y"),
+VERDICTS = verdict_matrix("CCWW WWCX XXXC WWWW")
+CLASSES = letter_matrix("0012 001- ---0 0123", "0123")
+PROBLEMS = [  # id, question, answer, level, subject and source
+    Problem("a", "?", "1", 1, "sums", "x"),
+    Problem("b", "?", "1", 2, "sums", "x"),
+    Problem("c", "?", "1", 1, "words", "y"),
+    Problem("d", "?", "1", 3, None, "y"),
 ]
 
 
@@ -37,23 +35,18 @@ def graded(path="string"):
     )
 
 
+FIGURES = """{
+    "problems": 4, "sources": 2, "samples": 4, "correct": 0.25, "incorrect": 0.5, "invalid": 0.25,
+    "pass@1": 0.25, "maj@4": 0.5, "correct_histogram": [1, 2, 1, 0, 0]
+}"""
+
+
 def test_the_figures_are_those_of_the_problems_in_their_order():
     figures = summarise_evaluation(graded())
 
     levels = figures["levels"]
     subjects = figures["subjects"]
-    expected = {
-        "problems": 4,
-        "sources": 2,
-        "samples": 4,
-        "correct": 4 / 16,
-        "incorrect": 8 / 16,
-        "invalid": 4 / 16,
-        "pass@1": 4 / 16,
-        "maj@4": 2 / 4,
-        "correct_histogram": [1, 2, 1, 0, 0],
-    }
-    assert figures.items() >= expected.items()
+    assert figures.items() >= json.loads(FIGURES).items()
     assert figures["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}, "sources are resampled as wholes"
     assert list(levels) == ["1", "2", "3"]
     assert column(levels.values(), "pass@1") == [3 / 8, 1 / 4, 0]
@@ -89,10 +82,3 @@ def test_there_is_no_majority_where_incorrect_answers_cannot_be_told_apart():
     assert figures.keys() - figures_without.keys() == {"maj@4"}
     assert figures_without["maj@k"] == {}
     assert figures_without["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}
-
-
-def test_the_tables_of_an_evaluation_are_located_in_the_store():
-    stored = StoredTables("rollouts/r", [0, 16], (), verdicts="verdicts/v")
-    folders = {"rollouts": "nowhere/rollouts/r", "verdicts": "nowhere/verdicts/v"}
-
-    assert table_folders(replace(graded(), stored=stored), Store("nowhere")) == folders

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.by_hand import letter_matrix, verdict_matrix
 from tests.conftest import make_completions, read_json, values_of
-from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
+from topr_exp.types import CORRECT, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally_votes
 from topr_exp.verifier.solutions import Verification, questions_about
 
@@ -36,8 +37,8 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
     solutions = make_solutions(
         PROBLEMS,
         [" 1.", " 2.", " hm", " 2.", " 2.", " 9."],
-        [[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]],
-        [[0, 1, -1], [0, 0, 1]],
+        verdict_matrix("CWX CCW"),
+        letter_matrix("01- 001", "01"),
     )
 
     questions = questions_about(solutions, "{question} | {solution} |")
@@ -61,25 +62,18 @@ def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text):
 # ---- from verdicts to figures
 
 
-C, W, X = CORRECT, INCORRECT, INVALID
-SOLVED = np.array([[C, W, X], [W, W, C]])  # of two problems with three solutions each
-CLASSES = np.array([[0, 1, -1], [1, 1, 0]])  # of their answers; 0 is right, -1 is none
-
-BASE_VERDICTS = [  # of two verdicts on each solution
-    [[C, X], [C, W], [C, C]],
-    [[W, X], [], [C, C]],
-]
-SECOND_VERDICTS = [
-    [[C, C], [C, W], [C, C]],
-    [[W, X], [W, W], [C, C]],
-]
+SOLVED = verdict_matrix("CWX WWC")  # of two problems with three solutions each
+CLASSES = letter_matrix("01- 110", "01")  # of their answers; 0 is right, -1 is none
+# Of each problem two verdicts on each solution; -: its question was too long
+BASE_VERDICTS = ("CX CW CC", "WX - CC")
+SECOND_VERDICTS = ("CC CW CC", "WX WW CC")
 FIGURES_OF_BASE = {
     "accuracy": 6 / 10,
     "invalid": 2 / 10,
     "accuracy_on_correct": 3 / 4,
     "accuracy_on_incorrect": 3 / 6,
     "balanced_accuracy": (3 / 4 + 3 / 6) / 2,
-    # Votes for p0: 1 for the right answer (C of "C, X"), 1 for the wrong one (W of "C, W"); for p1: 2 and 1.
+    # Votes for p0: 1 for the right answer (C of "CX"), 1 for the wrong one (W of "CW"); for p1: 2 and 1.
     "weighted_sc": (1 / 2 + 1) / 2,
     "maj": (1 / 2 + 0) / 2,
     "weighted_sc - maj": 3 / 4 - 1 / 4,
@@ -89,16 +83,16 @@ FIGURES_OF_BASE = {
 
 
 def evaluate(verification, folder, iteration, verdicts):
-    """Figures of two verdicts on each solution: C where the verifier is right; []: its question was too long."""
-    questions, codes = [], []
+    """Figures of two verdicts on each solution: C where the verifier is right."""
+    questions, pairs = [], []
     for index, question in enumerate(questions_about(verification.test_solutions, "{question} {solution}")):
         solution_index, problem_index = divmod(index, 2)
-        codes_of_question = verdicts[problem_index][solution_index]
-        if codes_of_question:
+        pair = verdicts[problem_index].split()[solution_index]
+        if pair != "-":
             questions.append(question)
-            codes += codes_of_question
+            pairs.append(pair)
     rows = np.repeat(np.arange(len(questions)), 2)
-    completions = make_completions(rows, problems=questions, verdict=codes)
+    completions = make_completions(rows, problems=questions, verdict=np.ravel(verdict_matrix(" ".join(pairs))))
     figures = verification.figures(folder, iteration, completions)["verifier"]
     return {name: figure["value"] for name, figure in figures.items() if isinstance(figure, dict)}
 

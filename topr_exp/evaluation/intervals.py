@@ -119,12 +119,7 @@ def count_in_rows(numbers: NDArray[np.integer], width: int) -> Counts:
 
 
 def bootstrap_intervals(
-    values: Values,
-    rng: Generator,
-    *,
-    resamples: int = RESAMPLES,
-    clusters: Clusters | None = None,
-    share: bool = False,
+    values: Values, rng: Generator, *, clusters: Clusters | None = None, share: bool = False
 ) -> list[Interval]:
     """An interval for the mean of each column: the 2.5 and 97.5 % percentiles of the means of resampled problems.
 
@@ -139,7 +134,7 @@ def bootstrap_intervals(
     if cases == 1:
         return [Interval(float(mean)) for mean in means]
     tail = 50 * (1 - LEVEL)
-    resampled = resampled_means(values, rng, resamples, clusters)
+    resampled = resampled_means(values, rng, clusters)
     lows, highs = np.percentile(resampled, [tail, 100 - tail], axis=0)
     intervals = []
     for column, mean, low, high in zip(values.T, means, lows, highs, strict=True):
@@ -150,14 +145,14 @@ def bootstrap_intervals(
     return intervals
 
 
-def resampled_means(values: Values, rng: Generator, resamples: int, clusters: Clusters | None) -> Values:
-    """Average resampled problems, or clusters of them, [resamples, S]."""
+def resampled_means(values: Values, rng: Generator, clusters: Clusters | None) -> Values:
+    """Average resampled problems, or clusters of them, [RESAMPLES, S]."""
     if clusters is None:
-        return bootstrap_means(values, resamples, rng)
+        return bootstrap_means(values, RESAMPLES, rng)
     cluster_sums = [np.bincount(clusters, weights=column) for column in values.T]
     cluster_sizes = np.bincount(clusters)
     sums_and_sizes = np.column_stack([*cluster_sums, cluster_sizes])
-    resampled = bootstrap_means(sums_and_sizes, resamples, rng)
+    resampled = bootstrap_means(sums_and_sizes, RESAMPLES, rng)
     mean_sums = resampled[:, :-1]
     mean_sizes = resampled[:, -1:]
     return mean_sums / mean_sizes

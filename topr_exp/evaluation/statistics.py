@@ -4,7 +4,7 @@ pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, 
 value. Every mean carries its standard error and interval over problems.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from topr_exp.evaluation.intervals import (
     Clusters,
     Counts,
-    Interval,
     Mask,
-    Point,
     Values,
     bootstrap_intervals,
     count_in_rows,
@@ -82,12 +80,9 @@ def summarise(
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)  # [P, 2 K]
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
-    pass_count = len(scores.passed)
-    pass_intervals = intervals[:pass_count]
-    maj_intervals = intervals[pass_count:]
+    points = (interval.as_dict() for interval in intervals)  # in the order of the columns
     if not votes_are_known:
         scores = Scores(scores.passed, {})
-        maj_intervals = []
 
     figures = headline(verdicts, scores, np.full(len(verdicts), True))
     if clusters is not None:
@@ -96,20 +91,12 @@ def summarise(
     return {
         **figures,
         "samples": n,
-        "pass@k": points_by_k(scores.passed, pass_intervals),
-        "maj@k": points_by_k(scores.voted, maj_intervals),
+        "pass@k": {str(k): next(points) for k in scores.passed},
+        "maj@k": {str(k): next(points) for k in scores.voted},
         "correct_histogram": np.bincount(correct_counts, minlength=n + 1).tolist(),  # TOPR, Figure 4
         "levels": breakdown(verdicts, scores, [problem.level for problem in problems]),
         "subjects": breakdown(verdicts, scores, [problem.subject for problem in problems]),
     }
-
-
-def points_by_k(ks: Iterable[int], intervals: Iterable[Interval]) -> dict[str, Point]:
-    """Map each K to its interval, ready for JSON."""
-    points = {}
-    for k, interval in zip(ks, intervals, strict=True):
-        points[str(k)] = interval.as_dict()
-    return points
 
 
 def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
