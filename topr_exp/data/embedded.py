@@ -19,14 +19,14 @@ THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", 
 ERRORS = (-10, -2, -1, 1, 2, 10)  # added to a result that is to be wrong
 
 
+@dataclass
 class Calc:
     """Exact integer arithmetic that writes down its steps, each after a space; one result can be wrong on purpose."""
 
-    def __init__(self, wrong_at: int | None = None, rng: random.Random | None = None) -> None:
-        self.calls = 0
-        self.steps = ""
-        self._wrong_at = wrong_at  # the index of a call
-        self._rng = rng
+    wrong_at: int | None = None  # the index of a call
+    rng: random.Random | None = None  # draws the error
+    calls: int = 0
+    steps: str = ""
 
     def __call__(self, a: int, op: str, b: int) -> int:
         """Compute a op b, for op in + - * /, and write the step."""
@@ -40,13 +40,13 @@ class Calc:
 
     def compute(self, a: int, op: str, b: int) -> int:
         """Compute without a step; a division must come out even, unless an earlier result was wrong."""
-        assert op != "/" or self._wrong_at is not None or a % b == 0, f"{a} / {b} is not whole"
+        assert op != "/" or self.wrong_at is not None or a % b == 0, f"{a} / {b} is not whole"
         result: int = OPERATIONS[op](a, b)
-        if self.calls == self._wrong_at:
-            assert self._rng is not None
+        if self.calls == self.wrong_at:
+            assert self.rng is not None
             # A wrong result is not negative where the right one is not.
             errors = [error for error in ERRORS if result < 0 or result + error >= 0]
-            result += self._rng.choice(errors)
+            result += self.rng.choice(errors)
         self.calls += 1
         return result
 
