@@ -11,7 +11,7 @@ from tests.conftest import become_ordinary, each_row, refused
 from tests.store.conftest import SHARDS, open_table, shard
 from topr_exp.runtime import locks
 from topr_exp.store import Store
-from topr_exp.store.shards import find_fault, read_row_count, write_shard
+from topr_exp.store.shards import examine, read_row_count, write_shard
 
 
 def flipped(data, position):
@@ -27,16 +27,16 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(tmp_path, rows):
     write_shard(path, table)
     data = path.read_bytes()
     table_of_other_programs = pa.ipc.open_file(path).read_all()
-    assert (find_fault(path), read_row_count(path)) == (None, rows)
+    assert examine(path).rows == read_row_count(path) == rows
     assert table_of_other_programs.equals(table, check_metadata=True)
 
     for position in range(len(data)):
         for damaged in (flipped(data, position), data[:position]):
             path.write_bytes(damaged)
-            assert find_fault(path) == "its checksum is wrong", position
+            assert examine(path) == "its checksum is wrong", position
             read_row_count(path)
     path.write_bytes(data + b"x")
-    assert find_fault(path) is not None
+    assert examine(path) == "its checksum is wrong"
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,6 @@ def test_a_disk_that_refuses_any_call(tmp_path, monkeypatch, call_number):
     assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
     table.fill(shard)
     assert not table.missing()
-
-
-def test_verify_misses_the_model_of_a_finished_run(tmp_path, command):
-    (tmp_path / "run").mkdir()
-    assert command("verify", tmp_path).status == 0
-
-    (tmp_path / "run/DONE").touch()
-    outcome = command("verify", tmp_path)
-    assert outcome.status == 1
-    assert f"DAMAGED  {tmp_path / 'run' / 'model'}: " in outcome.out
 
 
 # ---- a store of somebody else: reading needs no right to write

@@ -55,7 +55,7 @@ def table_in(store: Store, folder: Path) -> Table | None:
         names = [path.name for path in folder.iterdir()]
         is_damaged_table = names and all(name.startswith((KEY_FILE, SHARD)) for name in names)
         if is_damaged_table:
-            return Table(folder, {}, 0, error=str(error))
+            return Table(store, folder, {}, 0, error=str(error))
         return None
 
 

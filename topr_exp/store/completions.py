@@ -89,7 +89,7 @@ def export_lines(table: Table, path: Path) -> int:
             row_count += len(shard)
             for row in iterate_rows(shard):
                 file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
-        table.check_unchanged()
+        table.store.check_unchanged()
     return row_count
 
 
@@ -129,7 +129,7 @@ def export_parquet(table: Table, path: Path) -> int:
             prompts.update(map(str, shard[prompt_column].to_pylist()))
         assert writer is not None
         writer.close()
-        table.check_unchanged()
+        table.store.check_unchanged()
     card = CARD.format(
         title=path.stem,
         rows=row_count,
@@ -203,7 +203,7 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
 
 def verdicts_on(table: Table) -> pa.Table | None:
     """Return the newest complete verdicts on all rows of these completions; None if there are none."""
-    store = Store(table.folder.parents[1])
+    store = Store(table.store.root)  # whose files the export does not check
     folder = store.root / "verdicts"
     with disk_errors(f"read {folder}"):
         key_files = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []

@@ -60,12 +60,14 @@ def write_shard(path: Path, table: pa.Table) -> None:
 def row_batches(table: pa.Table) -> Iterator[pa.Table]:
     """Divide a table into batches of one chunk, whose lists have at most MOST_VALUES values in each column."""
     import numpy as np
+    import pyarrow as pa
     from pyarrow.compute import list_value_length
 
     largest_lengths = np.zeros(len(table), np.int64)  # of each row, over the columns
-    for column in list_columns(table):
-        lengths = list_value_length(column).fill_null(0).to_numpy()
-        largest_lengths = np.maximum(largest_lengths, lengths)
+    for column in table.columns:
+        if pa.types.is_list(column.type):  # with offsets of 32 bits
+            lengths = list_value_length(column).fill_null(0).to_numpy()
+            largest_lengths = np.maximum(largest_lengths, lengths)
     ends = np.cumsum(largest_lengths)
     start = 0
     values_before = 0
@@ -89,26 +91,11 @@ def copied_rows(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([no_rows, rows]).combine_chunks()  # which copies where there are two chunks
 
 
-def list_columns(table: pa.Table) -> list[pa.ChunkedArray]:
-    """List the columns whose offsets have 32 bits."""
-    import pyarrow as pa
-
-    return [column for column in table.columns if pa.types.is_list(column.type)]
-
-
 def read_shard(path: Path) -> pa.Table:
     """Map a shard, without a check: its columns are views of the file."""
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-def find_fault(path: Path) -> str | None:
-    """Describe the damage of a shard; None if its digest is right and it is a valid table."""
-    contents = examine(path)
-    if isinstance(contents, str):
-        return contents
-    return None
 
 
 def examine(path: Path) -> Contents | str:

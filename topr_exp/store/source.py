@@ -18,6 +18,8 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from topr_exp.store.shards import Contents
+
 
 class FileState(NamedTuple):
     """Status of a file that differs if the file does."""
@@ -36,11 +38,11 @@ def file_state(path: Path) -> FileState:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard's file as it was when its digest was verified."""
+    """A shard's file as it was when this process verified its digest."""
 
     path: Path
     state: FileState
-    digest: str
+    contents: Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,15 @@ class Derivation:
         """Return the digest of the one shard that a shard is made of; "" if it is made of several or none."""
         files = self.sources[index].files if self.sources else ()
         if len(files) == 1:
-            return files[0].digest
+            return files[0].contents.digest
         return ""
 
-    def mismatch(self, index: int, rows: int, noted_digest: str) -> str | None:
-        """Say why an intact shard does not belong to the table; None if it does.
-
-        rows: how many it has. noted_digest: of the shard that it was made of, as it notes; "" if it notes none.
-        """
-        if rows != self.rows[index]:
-            return f"it has {rows} rows, not {self.rows[index]}"
+    def mismatch(self, index: int, contents: Contents) -> str | None:
+        """Say why an intact shard does not belong to the table; None if it does."""
+        if contents.rows != self.rows[index]:
+            return f"it has {contents.rows} rows, not {self.rows[index]}"
         source_digest = self.digest(index)
-        if noted_digest and source_digest and noted_digest != source_digest:
+        if contents.source and source_digest and contents.source != source_digest:
             return "it was made of another version of its source"
         return None
 

@@ -36,8 +36,8 @@ from topr_exp.store.layout import (
     key_hash,
     shard_path,
 )
-from topr_exp.store.shards import SOURCE, Contents, examine, read_row_count, read_shard, write_shard
-from topr_exp.store.source import Derivation, FileState, ShardFile, Snapshot, Source, file_state
+from topr_exp.store.shards import SOURCE, examine, read_row_count, read_shard, write_shard
+from topr_exp.store.source import Derivation, ShardFile, Snapshot, Source, file_state
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -54,14 +54,7 @@ MAX_PAUSE_SECONDS = 5.0
 PAUSE_SHARE = 0.1  # of the time waited so far: hundreds of waiting processes must not keep a file server busy
 
 
-class VerifiedShard(NamedTuple):
-    """A shard's file whose digest this process verified."""
-
-    state: FileState  # at that time
-    contents: Contents
-
-
-_verified: dict[Path, VerifiedShard] = {}  # by shard file
+_verified: dict[Path, ShardFile] = {}
 
 
 class Store:
@@ -73,7 +66,7 @@ class Store:
     def __init__(self, root: Path | str, stop: StopFlag | None = None) -> None:
         self.root = Path(root)
         self.stop = stop or StopFlag()
-        self._files_read: dict[Path, ShardFile] = {}
+        self.files_read: dict[Path, ShardFile] = {}  # of its tables, by this object
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int, derivation: Derivation | None = None) -> Table:
         """Return the table of this kind and key, made or not; nothing is written before `fill`.
@@ -81,7 +74,7 @@ class Store:
         `shards`, their number, must follow from the key. derivation: the rows and sources that the shards must have.
         """
         key = json.loads(canonical(key))
-        return self._table(self.root / kind / key_hash(key), key, shards, derivation)
+        return Table(self, self.root / kind / key_hash(key), key, shards, derivation)
 
     def open(self, folder: Path) -> Table:
         """Return the table in a folder of this store; TOPRError if its key.json is unreadable or another table's."""
@@ -100,14 +93,11 @@ class Store:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TOPRError(f"{path} is damaged ({error})") from error
-        return self._table(folder, key, shards, None)
-
-    def _table(self, folder: Path, key: Mapping[str, Any], shards: int, derivation: Derivation | None) -> Table:
-        return Table(folder, key, shards, derivation=derivation, stop=self.stop, files_read=self._files_read)
+        return Table(self, folder, key, shards)
 
     def check_unchanged(self) -> None:
         """Raise TOPRError if a shard that was read of this store's tables has changed since."""
-        Source(tuple(self._files_read.values())).check_unchanged(may_be_gone=True)
+        Source(tuple(self.files_read.values())).check_unchanged(may_be_gone=True)
 
 
 class ShardAttempt(NamedTuple):
@@ -123,24 +113,22 @@ class Table:
 
     def __init__(
         self,
+        store: Store,
         folder: Path,
         key: Mapping[str, Any],
         shards: int,
-        *,
         derivation: Derivation | None = None,
-        stop: StopFlag | None = None,
-        files_read: dict[Path, ShardFile] | None = None,  # of the store
+        *,
         error: str = "",
     ) -> None:
+        self.store = store
         self.folder = folder
         self.key = key
         self.shards = shards
         self.kind = folder.parent.name
         self.name = f"{self.kind}/{folder.name}"  # as the command line and other tables' keys refer to it
         self.derivation = derivation
-        self.files_read = files_read if files_read is not None else {}
         self.error = error
-        self._stop = stop or StopFlag()
         self._reading: locks.FileLock | None = None  # shared, once `hold` has it
 
     # ---- reading
@@ -152,14 +140,18 @@ class Table:
         """Return the indices of the shards that are absent or damaged."""
         return [index for index in range(self.shards) if self.fault(index) is not None]
 
-    def row_count(self) -> int:
-        """Return the number of rows of the shards that exist, by their seals."""
-        total = 0
+    def shard_sizes(self) -> list[int]:
+        """Return the number of rows of each shard by its seal; 0 for one that does not exist."""
+        sizes = []
         for index in range(self.shards):
             path = self.shard_file(index)
             with disk_errors(f"read {path}"):
-                total += read_row_count(path)
-        return total
+                sizes.append(read_row_count(path))
+        return sizes
+
+    def row_count(self) -> int:
+        """Return the number of rows of the shards that exist."""
+        return sum(self.shard_sizes())
 
     def hold(self) -> None:
         """Keep `prune` of every process from the table while it, or a snapshot of it, is referred to."""
@@ -187,13 +179,12 @@ class Table:
                     contents = examine(path)
                     if isinstance(contents, str):
                         return contents
-                    _verified[path] = VerifiedShard(state, contents)
+                    verified = _verified[path] = ShardFile(path, state, contents)
             except FileNotFoundError:
                 return MISSING
         if self.derivation is None:
             return None
-        contents = _verified[path].contents
-        return self.derivation.mismatch(index, contents.rows, contents.source)
+        return self.derivation.mismatch(index, verified.contents)
 
     def shard(self, index: int) -> pa.Table:
         """Map one shard: its columns are views of the file. TOPRError if it is missing or damaged."""
@@ -203,14 +194,9 @@ class Table:
             raise TOPRError(f"{path} (shard {index} of {self.shards}) was never made")
         if fault is not None:
             raise TOPRError(f"{path} is damaged ({fault}); the next run makes it again")
-        verified = _verified[path]
-        self.files_read[path] = ShardFile(path, verified.state, verified.contents.digest)
+        self.store.files_read[path] = _verified[path]
         with disk_errors(f"read {path}"):
             return read_shard(path)
-
-    def check_unchanged(self) -> None:
-        """Raise TOPRError if a shard that was read has changed since."""
-        Source(tuple(self.files_read.values())).check_unchanged(may_be_gone=True)
 
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """Map all rows in the order of the shards, without a copy; TOPRError as `shard`."""
@@ -226,7 +212,7 @@ class Table:
         if self.derivation is None:
             self.derivation = rows_of_source(self)
         shards = [self.shard(index) for index in range(self.shards)]
-        files = [self.files_read[self.shard_file(index)] for index in range(self.shards)]
+        files = [self.store.files_read[self.shard_file(index)] for index in range(self.shards)]
         bounds = list(accumulate(map(len, shards), initial=0))
         return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._reading))
 
@@ -244,7 +230,7 @@ class Table:
         amount_made = 0
         last_message = ""
         waiting_since: float | None = None
-        with self._stop.leaving_together():
+        with self.store.stop.leaving_together():
             self._write_key()
             while pending:
                 owners: dict[int, locks.Owner | None] = {}  # of the shards that are still missing
@@ -293,7 +279,7 @@ class Table:
         """Make a shard unless it is intact, or another process makes it."""
         if self.fault(index) is None:
             return ShardAttempt(is_intact=True)
-        self._stop.check()
+        self.store.stop.check()
         path = self.shard_file(index).with_suffix(locks.SUFFIX)
         with disk_errors(f"write {path}"):
             lock = locks.acquire(path)
@@ -310,7 +296,7 @@ class Table:
         if fault is None:
             return None
         if fault != MISSING:
-            prune = f"python -m topr_exp.store --root {self.folder.parents[1]} prune --key {self.name}"
+            prune = f"python -m topr_exp.store --root {self.store.root} prune --key {self.name}"
             warn(
                 f"{path} is damaged ({fault}) and is made again; on a GPU it may differ, and what was made of it is "
                 f"then made again, too; what notes no source (older stores) after {prune}",
@@ -343,7 +329,7 @@ class Table:
 
         TOPRError where a link leads out of the store, whose own folder may be one.
         """
-        refuse_linked_folders(self.folder.parents[1], self.kind, self.name)
+        refuse_linked_folders(self.store.root, self.kind, self.name)
         path = self.folder / KEY_FILE
         text = json.dumps({"shards": self.shards, "key": self.key}, indent=1, sort_keys=True) + "\n"
         with disk_errors(f"write in {self.folder}"):
@@ -356,7 +342,7 @@ class Table:
         """Note the use of a complete table (for pruning by age) and remove the files of killed processes."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
             os.utime(self.folder / KEY_FILE)
-            root = self.folder.parent.parent
+            root = self.store.root
             if not (root / MARKER).exists() and not foreign_entries(root):  # `prune` removes nothing from any other
                 os.close(open_own_file(root / MARKER, os.O_WRONLY | os.O_CREAT))
                 sync(root)
@@ -384,8 +370,8 @@ def source_table(table: Table) -> Table | None:
     kind, _, hash_name = source_name.split(" ")[0].partition("/")
     if not (KIND.fullmatch(kind) and HASH.fullmatch(hash_name)) or SELECTED_ROWS.search(source_name):
         return None
-    root = table.folder.parents[1]
-    source = open_if_intact(Store(root), root / kind / hash_name)
+    store = Store(table.store.root)
+    source = open_if_intact(store, store.root / kind / hash_name)
     if source is not None and source.shards == table.shards:
         return source
     return None
@@ -407,11 +393,7 @@ def rows_of_source(table: Table) -> Derivation | None:
     source = source_table(table)
     if source is None:
         return None
-    rows = []
-    for index in range(source.shards):
-        path = source.shard_file(index)
-        with disk_errors(f"read {path}"):
-            rows.append(read_row_count(path))
-    if all(rows):  # 0 without a file
-        return Derivation(tuple(rows))
+    sizes = source.shard_sizes()
+    if all(sizes):
+        return Derivation(tuple(sizes))
     return None

@@ -1,6 +1,6 @@
 """Text of tables for `list`: a line for each, with rows, shards, size, age and the plain values of its key."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from topr_exp.runtime.files import folder_size
 from topr_exp.runtime.terminal import align_columns, plural, warn
@@ -46,10 +46,9 @@ def count_rows(table: Table) -> str:
         return "?"
 
 
-def tables_and_size(sizes: Iterable[int]) -> str:
+def tables_and_size(sizes: Collection[int]) -> str:
     """Format the number of tables with these sizes in bytes, and their sum."""
-    byte_counts = list(sizes)
-    return f"{plural(len(byte_counts), 'table')}, {megabytes(sum(byte_counts))}"
+    return f"{plural(len(sizes), 'table')}, {megabytes(sum(sizes))}"
 
 
 def megabytes(size: int) -> str:

@@ -10,7 +10,7 @@ from topr_exp.types import TOPRError
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table's shards and print the outcome; returns how many are damaged."""
     try:
-        derived = Table(table.folder, table.key, table.shards, derivation=intact_derivation(table), error=table.error)
+        derived = Table(table.store, table.folder, table.key, table.shards, intact_derivation(table))
         faults = [derived.fault(index, always=True) for index in range(table.shards)]
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
