@@ -25,9 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def track(options: argparse.Namespace) -> int:
     """Send a finished run; ConfigError for a run that is none."""
-    from topr_exp.api import compose
     from topr_exp.config.retired import refuse_retired
-    from topr_exp.config.run_folders import is_name
+    from topr_exp.runs.preflight import check_tracker
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
@@ -38,9 +37,8 @@ def track(options: argparse.Namespace) -> int:
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     for fault in changed_results(folder) or ():  # none of a mark without checksums
         warn(f"{folder}, changed since it finished: {fault}")
-    group = folder.parent.name if is_name(folder.parent.name) else "runs"
-    overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true"]
-    say(send_finished(compose(overrides).tracking, folder))
+    check_tracker(options.tracker)
+    say(send_finished(options.tracker, folder))
     return 0
 
 

@@ -1,13 +1,14 @@
 """Attempts at a run: what it printed is kept, nothing is thrown away, damaged files are made again or told."""
 
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 import topr_exp
 from tests.conftest import append_text, each_row, overrides, read_json, refused, small_config, values_of, write_file
-from tests.processes import PROCESSES
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
 from topr_exp.config.compose_overrides import parse_arguments
@@ -59,28 +60,17 @@ def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, copi
     assert values_of(find_runs([tmp_path]), "path") == [folder]
 
 
-def hold(folder, pipe):
-    with run_lock.lock_run_folder(folder):
-        pipe.send("held")
-        pipe.recv()
-
-
 def test_a_folder_at_work_is_not_moved(tmp_path):
     config = small_config(tmp_path, "overwrite=true")
     sweep_run = Run(config.folder, 3, [], {"overwrite": True}, "", [], 0.0)
     assert overwrite.move_overwritten_folder(config).overwrite is False  # no folder: nothing to move
     write_file(config.folder / "mine")
-    pipe, pipe_of_holder = PROCESSES.Pipe()
-    holder = PROCESSES.Process(target=hold, args=(config.folder, pipe_of_holder))
-    holder.start()
-    assert pipe.recv() == "held"
 
-    with refused("is being run by process"):
-        overwrite.move_overwritten_folder(config)
-    with refused("overwrite=true: run 3 is running; cancel it first"):
-        move_run_folders([sweep_run])
-    pipe.send("go")
-    holder.join()
+    with run_lock.lock_run_folder(config.folder):
+        with refused(f"is being run by process {socket.gethostname()}:{os.getpid()}"):
+            overwrite.move_overwritten_folder(config)
+        with refused("overwrite=true: run 3 is running; cancel it first"):
+            move_run_folders([sweep_run])
     move_run_folders([sweep_run])
 
     assert sweep_run.settings == {"overwrite": False}, "or a job that is queued again would move its own folder"

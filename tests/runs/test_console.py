@@ -1,6 +1,5 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
-import re
 import shutil
 from types import SimpleNamespace
 
@@ -164,18 +163,6 @@ def test_p_tilde_is_not_said_of_a_loss_in_which_a_baseline_cancels(capsys):
 
     assert rows == []
     assert "p̃" not in err
-
-
-@pytest.mark.parametrize("kind, middle", [("zero_one", 0.5), ("pm1", 0.0)])
-def test_the_baseline_that_the_line_names_gives_the_weight(kind, middle, capsys):
-    is_correct = np.arange(1000) < 600
-    examples = training_set(is_correct, kind, baseline=middle)
-
-    report_reward_signs(examples, config_of().algo, "baseline")
-    (baseline,) = re.findall(r"baseline=(\S+) gives", capsys.readouterr().err)
-
-    changed_examples = training_set(is_correct, kind, baseline=float(baseline))
-    assert changed_examples.weight_of_positives() == pytest.approx(0.15, abs=2e-3)
 
 
 LIMITS = """

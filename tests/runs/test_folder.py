@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import config_of, each_row, make_graded, read_json, refused
-from tests.run_folders import make_run, write_json
+from tests.run_folders import make_run
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs import console
 from topr_exp.runs.attempt import ERROR
@@ -187,21 +187,6 @@ def test_a_mistake_of_ours_in_the_results_is_not_told_as_a_damaged_summary(tmp_p
 
     with pytest.raises(AssertionError, match="ours"):
         describes_run(read_json(folder / "summary.json"))
-
-
-def test_a_finished_run_whose_summary_cant_be_shown_is_begun_again(tmp_path, capsys):
-    config, folder = make_run(tmp_path)
-    summary = read_json(folder / "summary.json")
-    with RunFolder(config) as run:
-        assert run.done
-    assert capsys.readouterr().err == ""
-
-    summary["final"]["pass@k"]["1"] = 0.5
-    write_json(folder / "summary.json", summary)
-
-    with RunFolder(config) as run:
-        assert not run.done
-    assert "summary.json is missing or damaged and is made again" in capsys.readouterr().err
 
 
 def test_a_run_does_not_go_on_without_a_file_that_it_began_with(tmp_path):

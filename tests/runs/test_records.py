@@ -7,7 +7,6 @@ from tests.run_folders import make_run
 from topr_exp import read_curves
 from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, on_one_axis
 from topr_exp.runs.training_data import save_rounds
-from topr_exp.runtime.json_files import read_lines
 
 UPDATES = [{"iteration": iteration, "step": step} for iteration in (1, 2) for step in (1, 2, 3)]
 
@@ -56,16 +55,6 @@ def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dr
 
     assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
     assert lines_of(evaluations.path) == [{**key, "pass@1": 0.2} for key in keys]
-
-
-def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert read_lines(path) == ([], [])
-
-    path.write_text('{"step": 1}\nrubbish\n[1]\n{"step": 2')
-
-    assert read_lines(path, growing=True) == ([{"step": 1}], [2, 3])
-    assert read_lines(path) == ([{"step": 1}], [2, 3, 4])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -32,7 +33,11 @@ def errors_of_logging():
 @contextmanager
 def attempt(config, finish_seconds=240.0):
     """An attempt at a run; finish_seconds: long, since the machine is at work on other things."""
-    with RunFolder(config) as folder, Tracker(config.tracking, folder, finish_seconds):
+    with (
+        patch("topr_exp.tracking.tracker.FINISH_SECONDS", finish_seconds),
+        RunFolder(config) as folder,
+        Tracker(config.tracking, folder),
+    ):
         yield folder
 
 

@@ -85,16 +85,6 @@ def test_charts_are_few(records):
     assert not [name for name in names if name.endswith(("_low", "_high", "_se", "maj_at_1"))]
 
 
-def test_the_summary_arrives(resumed, records):
-    folder, _ = resumed
-    stored = read_json(folder / "summary.json")
-
-    sent = summary(records)
-
-    assert sent["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
-    assert sent["seconds/training"] == stored["seconds"]["training"]
-
-
 def test_the_completions_of_the_test_problems_arrive_in_two_tables(resumed):
     folder, _ = resumed
     tables = list(map(read_json, offline_folders(folder)[0].glob("files/media/table/*.json")))

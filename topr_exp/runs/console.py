@@ -14,7 +14,7 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.runtime.distributed import visible_gpus
 from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.machine import slow_precision
-from topr_exp.schema import identity, plain
+from topr_exp.schema import identity
 from topr_exp.types import VERDICTS
 from topr_exp.verifier.figures import cell, run_table
 
@@ -125,7 +125,7 @@ def idle_gpus(used: int) -> str:
 
 def describe_group(group: Any, prefix: str) -> str:
     """Name a group's choice, with its settings that decide a result and are not neutral."""
-    text = str(plain(group.name))
+    text: str = group.name
     settings = list_settings(group, prefix)
     if settings:
         text += f" ({settings})"
@@ -186,7 +186,7 @@ def results_table(summary: dict[str, Any]) -> str:
     base = summary["base"]
     final = summary["final"]
     training_set = describe_training_set(summary)
-    has_truncated = any(truncated_share(figures) for figures in (base, final))
+    has_truncated = any(figures.get("truncated_share") for figures in (base, final))
     if "verifier" in base:
         lines = [*run_table(base["verifier"], final["verifier"]), training_set]
         if has_truncated:
@@ -206,7 +206,7 @@ def results_table(summary: dict[str, Any]) -> str:
 
 def describe_training_set(summary: dict[str, Any]) -> str:
     text = f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
-    if truncated_share(summary):
+    if summary.get("truncated_share"):
         text += f"{truncated_cell(summary)} % of those sampled cut off, "
     return text + f"baseline {summary['baseline']:g}"
 
@@ -216,31 +216,21 @@ def pass_table(base: dict[str, Any], final: dict[str, Any], *, with_truncated: b
     # There is one majority besides the curve maj@k, or none where the grader does not say what incorrect completions
     # answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
-    share_columns = (*majorities, *VERDICTS)
-    titles = [*share_columns]
-    if with_truncated:
-        titles.append("cut off")
-    if "mean_reward" in base:
-        titles.append("mean reward")
-    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in titles)]
+    lines = []
     for name, figures in (("base", base), ("trained", final)):
-        cells = [f"{100 * figures[column]:.1f}" for column in share_columns]
+        cells = {column: f"{100 * figures[column]:.1f}" for column in (*majorities, *VERDICTS)}
         if with_truncated:
-            cells.append(truncated_cell(figures))
+            cells["cut off"] = truncated_cell(figures)
         if "mean_reward" in base:
-            cells.append(f"{figures['mean_reward']:.3g}")
-        lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{text:>13}" for text in cells))
-    return lines
-
-
-def truncated_share(figures: Mapping[str, Any]) -> float | None:
-    """Return the share of completions that the token limit cut off; None for an older run."""
-    share: float | None = figures.get("truncated_share")
-    return share
+            cells["mean reward"] = f"{figures['mean_reward']:.3g}"
+        lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{text:>13}" for text in cells.values()))
+    titles = "".join(f"{title:>13}" for title in cells)
+    return [f"{'%':<9}{'pass@1':>20}{titles}", *lines]
 
 
 def truncated_cell(figures: Mapping[str, Any]) -> str:
-    share = truncated_share(figures)
-    if share is None:
+    """Format the share of completions that the token limit cut off."""
+    share = figures.get("truncated_share")
+    if share is None:  # of an older run
         return "–"
     return f"{100 * share:.1f}"

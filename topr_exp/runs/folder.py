@@ -52,7 +52,7 @@ class RunFolder:
         self._was_finished = False
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
-        self._forecast: Forecast | None = None  # once the run knows its problems
+        self._forecast = Forecast([])  # until the run knows its problems
         self._cleanup = contextlib.ExitStack()
 
     # ---- an attempt, from its beginning to its end
@@ -262,8 +262,7 @@ class RunFolder:
         self.stop_flag.check()
         self.timer.begin(name)
         self._progress = None
-        if self._forecast is not None:
-            self._forecast.enter(name)
+        self._forecast.enter(name)
         self.save_state()
         signal_handling = contextlib.nullcontext() if name == "training" else self.stop_flag.immediate()
         try:
@@ -308,13 +307,10 @@ class RunFolder:
 
     def end_progress(self, progress: Progress) -> None:
         """Pass the pace of complete work to the forecast."""
-        if self._forecast is not None:
-            self._forecast.complete(progress)
+        self._forecast.complete(progress)
 
     def seconds_left(self, under_way: Sequence[Progress]) -> float | None:
         """Return the time that the whole run still takes; None if unknown."""
-        if self._forecast is None:
-            return None
         return self._forecast.seconds_left(under_way)
 
     def log(self, record: dict[str, float]) -> None:

@@ -1,6 +1,7 @@
 """Forecast of the time that a run still takes, from the pace of the work that it has done."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ class Forecast:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = list(steps)
         self.costs = {step.kind: step.cost for step in steps}
-        self.paces: dict[Kind, Pace] = {}  # of complete work
+        self.paces: defaultdict[Kind, Pace] = defaultdict(Pace)  # of complete work
 
     def enter(self, stage: str) -> None:
         """Drop the steps up to and including the first of a stage that begins."""
@@ -56,13 +57,13 @@ class Forecast:
 
     def complete(self, progress: Progress) -> None:
         """Add complete work to the pace of its kind."""
-        self.paces[progress.kind] = self.paces.get(progress.kind, Pace()).plus(progress)
+        self.paces[progress.kind] = self.paces[progress.kind].plus(progress)
 
     def seconds_left(self, under_way: Sequence[Progress]) -> float | None:
         """Return the seconds until the run ends; None before any unit of its work is done."""
-        paces = dict(self.paces)
+        paces = self.paces.copy()
         for progress in under_way:
-            paces[progress.kind] = paces.get(progress.kind, Pace()).plus(progress)
+            paces[progress.kind] = paces[progress.kind].plus(progress)
         cost = 0.0
         seconds = 0.0
         for kind, pace in paces.items():
@@ -75,20 +76,20 @@ class Forecast:
 
         total = 0.0
         for step in self.steps:
-            total += step.units * seconds_per_unit(paces.get(step.kind), step.cost * seconds_per_cost)
+            total += step.units * seconds_per_unit(paces[step.kind], step.cost * seconds_per_cost)
         for progress in under_way:
             progress_seconds = progress.seconds_left()
             if progress_seconds is None:
                 cost_of_unit = self.costs.get(progress.kind, 0.0)
                 units = progress.total - progress.done
-                progress_seconds = units * seconds_per_unit(paces.get(progress.kind), cost_of_unit * seconds_per_cost)
+                progress_seconds = units * seconds_per_unit(paces[progress.kind], cost_of_unit * seconds_per_cost)
             total += progress_seconds
         return total
 
 
-def seconds_per_unit(pace: Pace | None, default: float) -> float:
+def seconds_per_unit(pace: Pace, default: float) -> float:
     """Return the seconds of a unit by the pace of its kind; the default where that has no units."""
-    if pace is None or not pace.units:
+    if not pace.units:
         return default
     return pace.seconds / pace.units
 

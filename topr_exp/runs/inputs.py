@@ -36,26 +36,16 @@ def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], *, adds_kinds: 
     """Raise TOPRError if inputs, by kind, differ from those that the run began with; adds_kinds: note new kinds."""
     noted_inputs = run.read(INPUTS)
     for kind, hashes in inputs.items():
-        noted_hashes = noted_inputs.get(kind)
-        if not isinstance(noted_hashes, dict):
-            continue
-        changed = changed_setting(noted_hashes, hashes)
-        if changed is not None:
-            raise TOPRError(
-                f"{changed} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
-                "goes to replaced/ beside it), name=OTHER keeps both"
-            )
+        noted_hashes = noted_inputs.get(kind, hashes)
+        for setting in {**noted_hashes, **hashes}:
+            if noted_hashes.get(setting) != hashes.get(setting):
+                raise TOPRError(
+                    f"{setting} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
+                    "goes to replaced/ beside it), name=OTHER keeps both"
+                )
     merged_inputs = {**noted_inputs, **inputs}
     if adds_kinds and merged_inputs != noted_inputs:
         write_json(run.path / INPUTS, merged_inputs)
-
-
-def changed_setting(noted_hashes: Hashes, hashes: Hashes) -> str | None:
-    """Return the first setting whose hash differs; None for none."""
-    for setting in {**noted_hashes, **hashes}:
-        if noted_hashes.get(setting) != hashes.get(setting):
-            return setting
-    return None
 
 
 def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:

@@ -87,10 +87,10 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
     tags = ["topr_exp", "reinforcement-learning", config.algo.name]
     if config.model.lora is not None:
         tags.append("lora")
-    train_sets = []
+    train_sets = None
     train_set = config.data.hub_name("train")
     if train_set is not None and trained_on.data_set_count:
-        train_sets.append(train_set)
+        train_sets = [train_set]
     base_model = None  # of a folder, whose path names nothing elsewhere
     if "model.path" not in model_folders(config):
         base_model = config.model.path
@@ -112,6 +112,6 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
         library_name="transformers",
         pipeline_tag=TASK,
         tags=tags,
-        datasets=train_sets or None,
+        datasets=train_sets,
         eval_results=eval_results,
     )

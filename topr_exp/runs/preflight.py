@@ -35,7 +35,7 @@ from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.vllm_requirements import check_gpu_machine
 from topr_exp.schema import plain
 from topr_exp.store.source import FileState, file_state
-from topr_exp.types import ConfigError, Problem, TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
@@ -50,8 +50,7 @@ _problem_sets: dict[str, ProblemSets] = {}  # by settings and versions of files
 def check_files(config: Config, trains: bool = True) -> None:
     """Raise ConfigError for what settings name and this machine lacks or can't use; trains: False to sample alone."""
     data = config.data
-    if config.tracking.name == "tensorboard":
-        check_package("tensorboard", "tracking=tensorboard", extra="tensorboard")
+    check_tracker(config.tracking.name)
     if trains and config.model.lora is not None:
         check_package("peft", "model.lora", extra="lora")
     if data.completions is not None and not completions_exist(data.completions, config.store):
@@ -66,6 +65,11 @@ def check_files(config: Config, trains: bool = True) -> None:
         check_problems(config)
     except TOPRError as error:
         raise ConfigError(str(error)) from None
+
+
+def check_tracker(name: str) -> None:
+    if name == "tensorboard":
+        check_package("tensorboard", "tracking=tensorboard", extra="tensorboard")
 
 
 def check_package(name: str, setting: str, *, extra: str) -> None:
@@ -141,8 +145,9 @@ def describe_unsolvable_problems(config: Config) -> str | None:
 
 def check_problems(config: Config) -> None:
     """Raise TOPRError for too few problems, and for a file of completions that is malformed or answers none."""
-    sets = problems_at_hand(config.data)
-    problem_count = config.data.train_problems
+    data = config.data
+    sets = problems_at_hand(data)
+    problem_count = data.train_problems
     if sets is not None:
         problem_count = len(sets.train)
         if not sets.train:
@@ -152,7 +157,7 @@ def check_problems(config: Config) -> None:
     if problem_count is not None:
         question_count = problem_count * config.task.questions_per_problem
     check_supply(config, questions=question_count)
-    source = config.data.completions
+    source = data.completions
     if source is not None and Path(source).exists():
         problem_ids = None
         if sets is not None:
@@ -161,15 +166,15 @@ def check_problems(config: Config) -> None:
         reader = check_completions(
             source,
             versions,
-            config.data.columns,
+            data.columns,
             problem_ids,
-            skip_malformed=config.data.skip_malformed,
-            is_graded=config.data.reward != "given",
+            skip_malformed=data.skip_malformed,
+            is_graded=data.reward != "given",
         )
-        if config.data.reward == "given" and "reward" not in reader.names.by_role:
-            raise without_rewards(config.data, describe_columns(reader))
+        if data.reward == "given" and "reward" not in reader.names.by_role:
+            raise without_rewards(data, describe_columns(reader))
         if config.mu == "sampler" and "logprobs" not in reader.names.by_role:
-            raise without_logprobs(config.data)
+            raise without_logprobs(data)
 
 
 @functools.lru_cache(maxsize=4)
@@ -217,28 +222,22 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     from topr_exp.grading.grader import open_grader
 
     sets = load_problems(data)
-    problems: list[Problem] = []
-    solutions: list[str] = []
+    trials = []  # problems with their solutions
     for problem in (*sets.train, *sets.test):
         solution = data.solution(problem)
         if solution is not None:
-            problems.append(problem)
-            solutions.append(solution)
-    golds = [problem.answer for problem in problems]
+            trials.append((problem, solution))
     with open_grader(data.grading(graded=data.reward == "graded")) as grader:
-        outcomes = list(grader.grade(zip(solutions, golds, strict=True)))
-    refused_indices = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
-    if not refused_indices:
+        outcomes = list(grader.grade((solution, problem.answer) for problem, solution in trials))
+    refusals = [trial for trial, outcome in zip(trials, outcomes, strict=True) if outcome.verdict != "correct"]
+    if not refusals:
         return sets
-    refused_count = len(refused_indices)
-    first_index = refused_indices[0]
-    problem = problems[first_index]
-    solution = solutions[first_index]
+    problem, solution = refusals[0]
     line = (
-        f"data={data.name}: the grader {data.grader_name} refuses the gold of {refused_count} of {len(problems)} "
+        f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refusals)} of {len(trials)} "
         f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"
     )
-    if refused_count > MAX_REFUSED_SHARE * len(problems):
+    if len(refusals) > MAX_REFUSED_SHARE * len(trials):
         raise TOPRError(f"{line} (at most 5 % may be refused); {remedy_for_golds(data)}")
     warn(line)
     return sets
@@ -266,7 +265,7 @@ def check_machine(configs: Iterable[Config]) -> None:
         warning = check_device(device)
         if warning is not None:
             warn(warning)
-    engines: list[tuple[str | None, bool]] = []
+    engines = []
     for config in unfinished:
         if isinstance(config.sampler, VLLMConfig):
             engines.append((config.sampler.python, samples_on_gpu_here(config)))

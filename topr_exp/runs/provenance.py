@@ -47,15 +47,14 @@ def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
 def user_overrides(folder: Path) -> list[str]:
     """Return the user's overrides: as the sweep's launcher noted them for this run, else of the command line."""
     launch, _ = read_run_file(folder / LAUNCH)
-    if "overrides" in launch:
+    if launch:
         return list(launch["overrides"])
     return [word for word in sys.argv[1:] if "=" in word]
 
 
 def command_of(folder: Path, environment: dict[str, Any]) -> str:
     """Return a command that makes this run alone."""
-    command = environment.get("command") or [""]
-    program, *words = map(str, command)
+    program, *words = environment.get("command") or [""]
     if not (folder / LAUNCH).exists() and not program.endswith(PROGRAMS):
         return "topr_exp.run(...)  # from Python; the run's config.yaml has its settings"
     config_dir: list[str] = []

@@ -41,8 +41,8 @@ class EvaluationKey(NamedTuple):
 class Position(NamedTuple):
     """Progress of training: updates and samples."""
 
-    steps: int
-    samples: int
+    steps: int = 0
+    samples: int = 0
 
 
 class RecordFile:
@@ -52,16 +52,11 @@ class RecordFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / self.name
-        self._listener: Listener | None = None
+        self._listener: Listener = lambda record: None
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each new record."""
         self._listener = listener
-
-    def notify(self, record: Record) -> None:
-        """Pass a new record to the listener, if there is one."""
-        if self._listener is not None:
-            self._listener(record)
 
 
 class Metrics(RecordFile):
@@ -93,7 +88,7 @@ class Metrics(RecordFile):
             open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
         ):
             file.write(json.dumps(line) + "\n")
-        self.notify(line)
+        self._listener(line)
 
     @main_process_only
     def make_durable(self) -> None:
@@ -134,7 +129,7 @@ class Evaluations(RecordFile):
         records = self.evaluations()
         records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
         write_lines(self.path, records.values())
-        self.notify(record)
+        self._listener(record)
 
     def count_missing(self, updates: Iterable[UpdateKey], every: int | None, iterations: int) -> int:
         """Count the evaluations that a run of these updates made and whose lines are lost."""
@@ -230,7 +225,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
         key = update_key(record)
         records[key] = record
         end = Position(key.step, samples_of(record))
-        ends[key.iteration] = max(ends.get(key.iteration, Position(0, 0)), end)
+        ends[key.iteration] = max(ends.get(key.iteration, Position()), end)
     evaluations = [*filter(is_evaluation, evaluations)]
     iterations = {record["iteration"] for record in evaluations} | {*ends}
     starts = starts_of_iterations(iterations, ends)
@@ -259,7 +254,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     for record in evaluations:
         iteration = record["iteration"]
         start = starts[iteration]
-        end = ends.get(iteration, Position(0, 0))
+        end = ends.get(iteration, Position())
         steps = record.get("step", end.steps)
         samples = record.get("samples_seen", end.samples)
         place = {"optimizer_step": start.steps + steps, "samples_seen": start.samples + samples}
@@ -274,7 +269,7 @@ def starts_of_iterations(iterations: Iterable[int], ends: dict[int, Position]) -
     steps = samples = 0
     for iteration in sorted(iterations):
         starts[iteration] = Position(steps, samples)
-        end = ends.get(iteration, Position(0, 0))
+        end = ends.get(iteration, Position())
         steps += end.steps
         samples += end.samples
     return starts

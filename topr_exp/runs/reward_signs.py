@@ -15,7 +15,7 @@ USUAL_WEIGHTS = (0.05, 0.5)  # of p̃; others get advice
 ADVISED_WEIGHT = 0.15
 
 
-def report_reward_signs(training_set: TrainingSet, algo: Loss, weight_key: str = "effective_positive") -> None:
+def report_reward_signs(training_set: TrainingSet, algo: Loss, weight_key: str) -> None:
     """Print the shares of R > 0, = 0, < 0, and p̃, where they mean something; warn where they mislead the loss.
 
     weight_key: the setting that p̃ can be changed with, effective_positive or baseline.

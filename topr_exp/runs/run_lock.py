@@ -12,6 +12,12 @@ CLAIM = "run.claim"
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 
 
+def find_owner(claim: Path) -> locks.Owner | None:
+    """Find the process that holds a claim; None for no process."""
+    with disk_errors(f"read {claim}"):
+        return locks.living_owner(claim)
+
+
 def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") -> locks.Lock:
     """Lock a folder, which is made if need be; TOPRError if another process has it.
 

@@ -34,10 +34,8 @@ def summarize_run(
     training_set = folder.read(file_name, *REQUIRED_FIGURES)
     if not training_set:
         raise TOPRError(f"{folder.path / file_name} is missing or damaged; remove model/ to train it again")
-    training_figures = {name: training_set[name] for name in REQUIRED_FIGURES}
-    for name in OPTIONAL_FIGURES:
-        if name in training_set:
-            training_figures[name] = training_set[name]
+    figure_names = (*REQUIRED_FIGURES, *OPTIONAL_FIGURES)
+    training_figures = {name: training_set[name] for name in figure_names if name in training_set}
     notes = [training_set.get("note"), *folder.lost_records()]
     summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
     if config.checkpoint.weights == "none":

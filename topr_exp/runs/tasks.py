@@ -41,10 +41,14 @@ class Task:
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
         """
         config = self.config
-        n = config.data.eval_n
-        seed = EVALUATION_SEED
         answers = sample_completions(
-            sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
+            sampler.without_mismatch(),
+            policy,
+            questions,
+            config.data.eval_n,
+            seed=EVALUATION_SEED,
+            store=store,
+            label="evaluation",
         )
         return grade_completions(answers, config.grading, store)
 
@@ -56,9 +60,7 @@ class Task:
 class VerificationTask(Task):
     """Solutions to verify, which a solver samples; each is a question about its correctness."""
 
-    def __init__(self, config: Config, *, test_only: bool = False) -> None:
-        super().__init__(config, test_only=test_only)
-        self.verification: Verification | None = None
+    verification: Verification | None = None  # once solutions are sampled
 
     def sample_solutions(self, sampler: Sampler, store: Store) -> int:
         """Replace the problems by solutions to them; returns the number of tokens sampled by this process.
@@ -118,12 +120,16 @@ def count_trained_on(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
 ) -> TrainedOn:
     """Count the problems to sample for (of train, those whose prompts fit) and those of imported completions."""
-    data_questions = {full_question(problem, config.data) for problem in train}
-    questions = set()
+
+    def questions_of(problems: Sequence[Problem]) -> set[str]:
+        return {full_question(problem, config.data) for problem in problems}
+
+    data_questions = questions_of(train)
+    questions = set[str]()
     if imported is None or config.compose.mix is not None:
-        questions = {full_question(problem, config.data) for problem in fitting}
+        questions = questions_of(fitting)
     if imported is not None:
-        questions |= {full_question(problem, config.data) for problem in imported.problems}
+        questions |= questions_of(imported.problems)
     data_set_count = len(questions & data_questions)
     log_count = len(questions - data_questions)
     descriptions = []

@@ -25,8 +25,8 @@ from topr_exp.tracking.wandb_writer import WandbWriter
 from topr_exp.tracking.writer import Writer
 from topr_exp.types import TOPRError
 
-FINISH_SECONDS = 30.0
-STOP_SECONDS = 10.0  # longest wait for the tracker at the end of a run that was stopped or failed
+FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
+STOP_SECONDS = 10.0  # of one that was stopped or failed
 KILL_SECONDS = 1.0
 POLL_SECONDS = 1.0  # between looks at the stop flag
 MAX_ERROR_LENGTH = 300
@@ -41,16 +41,11 @@ class Records(NamedTuple):
 
 
 class Tracker:
-    """Forwards a run's records during a `with` block; a no-op for tracking=none and for finished runs.
+    """Forwards a run's records during a `with` block; a no-op for tracking=none and for finished runs."""
 
-    finish_seconds: longest wait for the tracker at the end of a run; None for FINISH_SECONDS.
-    """
-
-    def __init__(self, tracking: TrackingConfig, folder: RunFolder, finish_seconds: float | None = None) -> None:
+    def __init__(self, tracking: TrackingConfig, folder: RunFolder) -> None:
         self.name = tracking.name
-        self._tracking = tracking
         self._folder = folder
-        self._finish_seconds = FINISH_SECONDS if finish_seconds is None else finish_seconds
         self._queue: queue.SimpleQueue[Records | None] = queue.SimpleQueue()  # None: the run ended
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
         self._writer: Writer | None = None
@@ -61,7 +56,7 @@ class Tracker:
     def __enter__(self) -> "Tracker":
         folder = self._folder
         if distributed.is_main_process() and self.name != "none" and not folder.done:
-            self._writer = make_writer(self._tracking, folder.path, self._warn)
+            self._writer = make_writer(self.name, folder.path, self._warn)
             self._thread.start()
             self._queue.put(read_records(folder.path))
             folder.metrics.listen(lambda record: self._queue.put(Records([record], [])))
@@ -74,7 +69,7 @@ class Tracker:
         try:
             self._writer.open()
             while (records := self._queue.get()) is not None:
-                self._writer.write(records.metrics, records.evaluations)
+                self._writer.write(*records)
             self._writer.finish(self._exit_code, preempted=self._preempted)
         except (Exception, SystemExit) as error:  # W&B's client exits if its process failed
             self._give_up(describe_error(error))
@@ -97,8 +92,7 @@ class Tracker:
         self._exit_code = int(error is not None)
         self._preempted = isinstance(error, (Interrupted, KeyboardInterrupt))
         self._queue.put(None)
-        limit = STOP_SECONDS if error is not None else self._finish_seconds
-        self._wait(limit)
+        self._wait(STOP_SECONDS if error is not None else FINISH_SECONDS)
         if self._writer.location:
             say(self._writer.location)
 
@@ -110,7 +104,7 @@ class Tracker:
             limit = STOP_SECONDS if self._folder.stop_flag.requested() else seconds
             if time.monotonic() - began >= limit:
                 break
-            self._thread.join(min(seconds, POLL_SECONDS))
+            self._thread.join(POLL_SECONDS)
         if self._thread.is_alive():
             waited = time.monotonic() - began
             self._give_up(f"it did not finish within {waited:.0f} s of the run's end and was ended")
@@ -118,27 +112,27 @@ class Tracker:
             self._thread.join(KILL_SECONDS)
 
 
-def send_finished(tracking: TrackingConfig, folder: Path) -> str:
-    """Upload the records of a finished run that the tracker lacks; returns the line that says where the run is."""
-    writer = make_writer(tracking, folder, warn)
+def send_finished(name: str, folder: Path) -> str:
+    """Upload the records of a finished run that a tracker lacks; returns the line that says where the run is."""
+    writer = make_writer(name, folder, warn)
     records = read_records(folder)
     try:
         writer.open()
-        writer.write(records.metrics, records.evaluations)
+        writer.write(*records)
         writer.finish(0, preempted=False)
     except (Exception, SystemExit) as error:  # W&B's client exits if its process failed
-        raise TOPRError(f"{TITLES[tracking.name]}: {describe_error(error)}") from error
+        raise TOPRError(f"{TITLES[name]}: {describe_error(error)}") from error
     finally:
         with contextlib.suppress(Exception, SystemExit):
             writer.release()
     return writer.location
 
 
-def make_writer(tracking: TrackingConfig, folder: Path, warn_user: Callable[[str], None]) -> Writer:
-    """Return the writer of `tracking.name`; TOPRError where the folder of its files, of the same name, is a link."""
-    refuse_linked_folders(folder, tracking.name)
-    writer_class = TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter
-    return writer_class(tracking, folder, warn_user)
+def make_writer(name: str, folder: Path, warn_user: Callable[[str], None]) -> Writer:
+    """Return the writer of a tracker; TOPRError where the folder of its files, of the same name, is a link."""
+    refuse_linked_folders(folder, name)
+    writer_class = TensorBoardWriter if name == "tensorboard" else WandbWriter
+    return writer_class(folder, warn_user)
 
 
 def read_records(folder: Path) -> Records:

@@ -7,7 +7,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from topr_exp.config.groups import TrackingConfig
 from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime.json_files import as_number
 
@@ -35,8 +34,7 @@ class Point(NamedTuple):
 class Writer(ABC):
     """One run in a tracker; `open`, `write`, `finish` and `release` are called from one thread, in this order."""
 
-    def __init__(self, tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> None:
-        self.tracking = tracking
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self.folder = folder
         self.warn = warn
         self.location = ""  # a line for the user: where to find the run
