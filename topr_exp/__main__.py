@@ -46,12 +46,12 @@ def start(args: Namespace) -> int:
         from topr_exp.runs.first_prompt import preview_prompt
         from topr_exp.sweeps.launch import preview
 
-        rows = preview(planned)  # first, since it refuses
+        rows = preview(planned.jobs)  # first, since it refuses
         print(f"{preview_prompt(config)}\n\n{rows}")
     elif planned.is_sweep:
         from topr_exp.sweeps.launch import launch
 
-        return launch(planned, sys.argv[1:])
+        return launch(planned.jobs, sys.argv[1:])
     else:
         from topr_exp.sweeps.processes import run_processes
 

@@ -22,7 +22,7 @@ from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import runs_frame
 from topr_exp.runs.overwrite import move_overwritten_folder
-from topr_exp.runs.plan import Job, Plan, check_sweep, plan
+from topr_exp.runs.plan import Job, check_sweep, plan
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
@@ -274,7 +274,7 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
         raise ConfigError("jobs must be one or more; got none")
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
-    return launch(Plan(list(jobs), is_sweep=True), command_line, reports=False)
+    return launch(jobs, command_line, reports=False)
 
 
 # ---- settings, weights and prompts of a run

@@ -190,12 +190,7 @@ SIZE = len(WEIGHTS)
 INDEX = b'{"weight_map": {"a": "model-2.safetensors"}}'
 DAMAGE = {
     "cut": ("model.safetensors", WEIGHTS[:-1], f"is damaged: {SIZE - 1} bytes instead of {SIZE}"),
-    "git-lfs": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is no safetensors file"),
-    "index": (
-        "model.safetensors.index.json",
-        INDEX,
-        "model-2.safetensors, which model.safetensors.index.json names",
-    ),
+    "index": ("model.safetensors.index.json", INDEX, "model-2.safetensors, which model.safetensors.index.json names"),
     "config": ("config.json", b"{", "config.json holds no settings of a model"),
 }
 
@@ -257,7 +252,7 @@ def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model
     with refused(line):
         pipeline.run(config)
     with refused(line):
-        refuse_changed_inputs(Job([], config))  # by dry_run and a sweep's launch
+        refuse_changed_inputs([Job([], config)])  # by dry_run and a sweep's launch
 
 
 def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a_run_that_was_begun(
@@ -284,7 +279,7 @@ def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a
         config_of(*overrides(working_folder, "algo._target_=own_copy.Mine"))
     importlib.reload(sys.modules["own_notebook"])
     with refused(r"algo\._target_ \(own_notebook.py\) has changed since .*; overwrite=true "):
-        refuse_changed_inputs(Job([], config_of(*words)))
+        refuse_changed_inputs([Job([], config_of(*words))])
 
 
 # ---- CPU threads: a run goes on with as many as it was begun with

@@ -50,7 +50,7 @@ class FakeScheduler:
     def logs(self, run):
         return run.folder.parent / "job.log"
 
-    def requeue(self, run):
+    def requeue(self):
         self.requeues += 1
         return self.requeue_problems.pop(0) if self.requeue_problems else ""
 

@@ -21,7 +21,7 @@ def words(tmp_path):
 
 
 def start(words, *settings):
-    return launch(plan_of(*words, *settings), [*words, *settings])
+    return launch(plan_of(*words, *settings).jobs, [*words, *settings])
 
 
 @pytest.fixture
@@ -107,14 +107,14 @@ def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(schedul
     for run in queued_runs[1:]:
         del scheduler.jobs[run.job]
 
-    *rows, submission, total = preview(plan_of(*words)).splitlines()
+    *rows, submission, total = preview(plan_of(*words).jobs).splitlines()
 
     assert [row.split()[1] for row in rows] == ["queued", "new", "new", "new"]
     assert (submission, total) == ("3 jobs", "4 runs on a cluster; nothing started")
     assert len(scheduler.submissions) == 1
     capsys.readouterr()
     scheduler.problem = "silent"
-    preview(plan_of(*words))
+    preview(plan_of(*words).jobs)
     assert capsys.readouterr().err == "warning: silent\n"
 
 

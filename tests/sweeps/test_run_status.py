@@ -1,6 +1,5 @@
 """State of a run, from its files and its scheduler's answer."""
 
-import os
 import socket
 
 import pytest
@@ -71,13 +70,6 @@ def test_where_the_scheduler_is_silent_nothing_is_said_of_a_job(tmp_path):
     status = read_status(bare_run(tmp_path, job="array_0"), JobStates({}, "silent"))
 
     assert (status.state, status.error) == ("new", "")
-
-
-def test_a_run_whose_folder_a_process_holds_is_running_and_refuses_another(tmp_path):
-    with run_lock.lock_run_folder(tmp_path):
-        assert read_status(bare_run(tmp_path)).state == "running"
-        with refused(f"is being run by process {socket.gethostname()}:{os.getpid()}"):
-            run_lock.lock_run_folder(tmp_path)
 
 
 def test_the_owner_on_a_lost_node_is_waited_for(tmp_path, clock, capsys):

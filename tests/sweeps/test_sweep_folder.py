@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of, plan_of, read_json, refused, values_of
+from tests.conftest import become_ordinary, config_of, each_row, plan_of, read_json, refused, values_of
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import TINY
 from topr_exp.runs.plan import Job
@@ -105,10 +105,13 @@ def test_a_removed_run_is_shown_with_the_way_to_make_it_again(sweep, capsys):
     assert f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}\n" in out
 
 
-NOT_KNOWN = "whether a run's folder was removed is not known"
+MISSING = """
+topr | gone: run 1, and maybe later ones
+tis | whether a run's folder was removed is not known
+"""
 
 
-@pytest.mark.parametrize("algo, words", [("topr", "gone: run 1, and maybe later ones"), ("tis", NOT_KNOWN)])
+@each_row("algo words", MISSING)
 @pytest.mark.parametrize("command", ["status", "resume"])
 def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, algo, words, sweep, capsys):
     shutil.rmtree(next(sweep.glob(f"{algo}*")))
@@ -123,26 +126,15 @@ def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, al
 
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep):
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
-    planned = plan_of(*words)
-    names = [job.config.folder.name for job in planned.jobs]
+    jobs = plan_of(*words).jobs
+    names = [job.config.folder.name for job in jobs]
     (sweep / names[0]).write_text("a file in the place of a run's folder")
     earlier_runs = read_json(sweep / RECORD)["runs"]
 
     with refused("cannot write in"):
-        launch(planned, words)
+        launch(jobs, words)
 
     runs = read_json(sweep / RECORD)["runs"]
     assert runs.keys() == {*earlier_runs, *names}
     assert [runs[name]["number"] for name in names] == [3, 4]
     assert "algo=ppo" in runs[names[0]]["overrides"]
-
-
-def test_a_damaged_record_is_said_and_the_runs_are_shown(sweep, capsys):
-    (sweep / RECORD).write_text('{"runs": {"a": {"number": "one"}}}')
-
-    assert main(["status", str(sweep)]) == 0
-
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1].startswith("2 runs: 1 done, 1 ")
-    assert "sweep.json has runs=" in err
-    assert "whether a run's folder was removed is not known" in err

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runs import attempt
-from topr_exp.runtime import locks
+from topr_exp.runs.run_lock import find_owner
 from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import disk_errors, read_file
 from topr_exp.runtime.terminal import say, warn
@@ -53,17 +53,10 @@ def status(folder: Path) -> int:
         warn(problem)
     missing = list(map(missing_status, missing_runs(folder, runs)))
     say(status_table([*statuses, *missing]))
-    launcher = find_launcher(folder)
+    launcher = find_owner(folder / CLAIM)
     if launcher is not None:
         say(f"being launched by process {launcher}: new runs are still to start")
     return 0
-
-
-def find_launcher(folder: Path) -> locks.Owner | None:
-    """Find the process that starts the sweep's runs; None once it is done."""
-    claim = folder / CLAIM
-    with disk_errors(f"read {claim}"):
-        return locks.living_owner(claim)
 
 
 def resume(folder: Path, settings: Sequence[str]) -> int:
@@ -79,7 +72,7 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
     statuses, problem = read_statuses(named_runs or runs)
     active = [status for status in statuses if status.is_active]
     launcher_claim = None if run else folder / CLAIM
-    is_launching = launcher_claim is not None and find_launcher(folder) is not None
+    is_launching = launcher_claim is not None and find_owner(launcher_claim) is not None
     failures = []
     for scheduler in SCHEDULERS.values():
         failures += scheduler.cancel(active, launcher_claim)

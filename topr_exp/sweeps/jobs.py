@@ -24,4 +24,4 @@ class JobStates:
     problem: str = ""  # why the scheduler gives no answer: any of the runs may wait or run
 
 
-NO_JOBS = JobStates({})
+NOT_ASKED = JobStates({}, "the scheduler was not asked")

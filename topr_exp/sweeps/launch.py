@@ -8,10 +8,10 @@ from topr_exp.config.groups import ClusterConfig
 from topr_exp.runs import overwrite, run_lock
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import INPUTS, compare_inputs, inputs_of
-from topr_exp.runs.plan import Job, Plan
+from topr_exp.runs.plan import Job
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import align_columns, plural, printable, say, warn
+from topr_exp.runtime.terminal import align_columns, one_line, plural, printable, say, warn
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import RunState, RunStatus
 from topr_exp.sweeps.status_table import count_states, status_table
@@ -21,12 +21,11 @@ from topr_exp.types import TOPRError
 MAX_ERROR_LENGTH = 300  # characters of why there is no report
 
 
-def preview(plan: Plan) -> str:
+def preview(jobs: Sequence[Job]) -> str:
     """List every run's state, folder and overrides (`dry_run=true`). Nothing is written."""
-    config = plan.jobs[0].config
-    for job in plan.jobs:
-        refuse_changed_inputs(job)
-    runs = make_runs(plan.jobs, [], read_runs(config.folder.parent))
+    config = jobs[0].config
+    refuse_changed_inputs(jobs)
+    runs = make_runs(jobs, [], read_runs(config.folder.parent))
     statuses, problem = read_statuses(runs)
     if problem:
         warn(problem)
@@ -44,22 +43,22 @@ def preview(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def refuse_changed_inputs(job: Job) -> None:
+def refuse_changed_inputs(jobs: Sequence[Job]) -> None:
     """Raise TOPRError if a run would go on with other inputs than it began with."""
-    if not job.config.overwrite and (job.config.folder / INPUTS).exists():
-        compare_inputs(RunFolder(job.config), inputs_of(job.config))
+    for job in jobs:
+        if not job.config.overwrite and (job.config.folder / INPUTS).exists():
+            compare_inputs(RunFolder(job.config), inputs_of(job.config))
 
 
-def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
+def launch(jobs: Sequence[Job], arguments: list[str], *, reports: bool = True) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code. reports: write a report of finished runs."""
-    for job in plan.jobs:
-        refuse_changed_inputs(job)
-    config = plan.jobs[0].config
+    refuse_changed_inputs(jobs)
+    config = jobs[0].config
     SCHEDULERS[config.cluster.name].check_available()
     folder = Path(config.output_dir) / config.name
     with run_lock.lock_run_folder(folder, CLAIM, "launched"):
         earlier_runs = read_runs(folder)
-        runs = make_runs(plan.jobs, arguments, earlier_runs)
+        runs = make_runs(jobs, arguments, earlier_runs)
         record_runs(folder, [*earlier_runs, *runs])
         if config.overwrite:
             move_run_folders(runs)
@@ -147,5 +146,4 @@ def publish(folder: Path) -> None:
     try:
         say(f"report: {write_report([folder])}\nnext: python -m topr_exp.compare {folder}")
     except Exception as error:
-        reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
-        warn(f"no report ({reason}); try python -m topr_exp.report {folder}")
+        warn(f"no report ({one_line(error, MAX_ERROR_LENGTH)}); try python -m topr_exp.report {folder}")

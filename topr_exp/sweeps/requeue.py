@@ -31,7 +31,7 @@ def requeue_stopped_run(scheduler: Scheduler, run: Run, reason: signal.Signals) 
             return
         refuse_standstill(run)
     for pause in PAUSES_SECONDS:
-        problem = scheduler.requeue(run)
+        problem = scheduler.requeue()
         print(printable(problem) or "queued again", file=sys.stderr, flush=True)
         if not problem:
             (run.folder / attempt.ERROR).unlink(missing_ok=True)

@@ -11,9 +11,8 @@ from topr_exp.runs import attempt, run_lock
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.run_files import LAUNCH, read_run_file
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.json_files import MISSING, as_number, read_lines
-from topr_exp.sweeps.jobs import NO_JOBS, JobStates
+from topr_exp.sweeps.jobs import NOT_ASKED, JobStates
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
@@ -61,8 +60,8 @@ class RunStatus:
         return self.state != RunState.DONE and not self.is_active
 
 
-def read_status(run: Run, jobs: JobStates | None = None) -> RunStatus:
-    """Read the state of a run. jobs: the answer of its scheduler; None if that was not asked."""
+def read_status(run: Run, jobs: JobStates = NOT_ASKED) -> RunStatus:
+    """Read the state of a run. jobs: the answer of its scheduler."""
     stored_state, fault = read_run_file(run.folder / "state.json", unreadable_is_damage=True)
     try:
         state, error = find_state(run, stored_state, fault, jobs)
@@ -71,26 +70,26 @@ def read_status(run: Run, jobs: JobStates | None = None) -> RunStatus:
         return RunStatus(run, RunState.UNREADABLE, str(unreadable))
     stage = time_left = ""
     if state not in (RunState.DONE, RunState.NEW):
-        stage = str(stored_state.get("stage", ""))
+        stage = stored_state.get("stage", "")
     progress = stored_state.get("progress")
-    if state == RunState.RUNNING and isinstance(progress, dict):
+    if state == RunState.RUNNING and progress is not None:
         stage += f" {progress.get('done')}/{progress.get('total')}"
         time_left = describe_time_left(progress)
-    job = (jobs or NO_JOBS).by_job.get(run.job or "")
+    job = jobs.by_job.get(run.job or "")
     return RunStatus(run, state, error, stage, time_left, pass_at_1, job.id if job is not None else "")
 
 
-def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobStates | None) -> tuple[RunState, str]:
+def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobStates) -> tuple[RunState, str]:
     """Return a run's state and its error: by `DONE` and its claim, else by its job, else by error.txt and state.json.
 
     stored_state: state.json, {} for none; fault: why it could not be read.
     """
     if (run.folder / MARK).exists():
         return RunState.DONE, ""
-    owner = find_owner(run.folder)
+    owner = run_lock.find_owner(run.folder / run_lock.CLAIM)
     if owner is not None:
         return RunState.RUNNING, describe_left_claim(run, owner, stored_state, jobs)
-    job = (jobs or NO_JOBS).by_job.get(run.job or "")
+    job = jobs.by_job.get(run.job or "")
     if job is not None:
         state = RunState.QUEUED if job.phase == "queued" else RunState.RUNNING
         return state, job.reason
@@ -105,7 +104,7 @@ def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobS
         return RunState.UNREADABLE, f"state.json {fault}"
     if fault != MISSING:
         return RunState.STOPPED, f"state.json {fault}"
-    if run.job and jobs is not None and not jobs.problem:
+    if run.job and not jobs.problem:
         return RunState.NEW, "its job is over, or was never there: see logs"
     return RunState.NEW, ""
 
@@ -117,17 +116,10 @@ def missing_status(run: Run) -> RunStatus:
     return RunStatus(run, RunState.REMOVED, "its folder is gone; the same launch makes it again")
 
 
-def find_owner(folder: Path) -> locks.Owner | None:
-    """Find the process that holds the run's claim; None for no process."""
-    claim = folder / run_lock.CLAIM
-    with disk_errors(f"read {claim}"):
-        return locks.living_owner(claim)
-
-
-def describe_left_claim(run: Run, owner: locks.Owner, stored_state: Mapping[str, Any], jobs: JobStates | None) -> str:
+def describe_left_claim(run: Run, owner: locks.Owner, stored_state: Mapping[str, Any], jobs: JobStates) -> str:
     """Say what to do about a claim that a file server may keep for a lost machine (NFS 3 does); "" for others."""
     began_in_job = stored_state.get("attempt", {}).get("job") is not None
-    job_is_over = jobs is not None and not jobs.problem and run.job not in jobs.by_job
+    job_is_over = not jobs.problem and run.job not in jobs.by_job
     if began_in_job and job_is_over and not owner.is_on_this_host():
         # What to do comes first: a table shows the beginning.
         return f"its job is over: if its node is lost, remove {run_lock.CLAIM} (of {owner})"

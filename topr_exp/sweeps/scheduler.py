@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.sweeps.jobs import NO_JOBS, JobStates
+from topr_exp.sweeps.jobs import JobStates
 from topr_exp.sweeps.run_status import RunStatus
 from topr_exp.sweeps.sweep import Run
 
@@ -16,7 +16,7 @@ class Scheduler(Protocol):
     What a scheduler has no use for stands here.
     """
 
-    place: ClassVar[str] = "on a cluster"  # where its runs are, as in "6 runs on Slurm"
+    place: ClassVar[str]  # where its runs are, as in "6 runs on Slurm"
 
     def check_available(self) -> None:
         """Raise ConfigError where runs can't be submitted from this machine."""
@@ -34,7 +34,7 @@ class Scheduler(Protocol):
 
     def states(self, runs: Sequence[Run]) -> JobStates:
         """Look up the jobs of runs; never raises."""
-        return NO_JOBS
+        return JobStates({})
 
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
         """Stop those of the active runs that are this scheduler's; they save a checkpoint.
@@ -47,6 +47,6 @@ class Scheduler(Protocol):
         """Return the file with what a run's job printed before the run had its own log; None if there is none."""
         return None
 
-    def requeue(self, run: Run) -> str:
-        """Queue this process's own job, which is the run's, once more; returns why that failed, "" if it did not."""
+    def requeue(self) -> str:
+        """Queue this process's own job once more; returns why that failed, "" if it did not."""
         return "processes are not queued"

@@ -26,7 +26,7 @@ from topr_exp.runtime.terminal import printable, say
 from topr_exp.schema import show
 from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
-from topr_exp.sweeps.jobs import NO_JOBS, JobPhase, JobState, JobStates
+from topr_exp.sweeps.jobs import JobPhase, JobState, JobStates
 from topr_exp.sweeps.named_code import HARMLESS_VALUE, value_of
 from topr_exp.sweeps.processes import redirect, run_processes
 from topr_exp.sweeps.requeue import requeue_stopped_run
@@ -129,8 +129,6 @@ class SlurmScheduler:
         for run in runs:
             if run.job:
                 array_names[clusters_option(run)].add(run.job.rpartition("_")[0])
-        if not array_names:
-            return NO_JOBS
         jobs = {}
         for option, names in array_names.items():
             selection = ("-n", ",".join(sorted(names)))
@@ -167,7 +165,7 @@ class SlurmScheduler:
                 return path
         return None
 
-    def requeue(self, run: Run) -> str:
+    def requeue(self) -> str:
         return run_slurm("scontrol", "requeue", os.environ["SLURM_JOB_ID"]).problem
 
 
