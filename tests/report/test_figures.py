@@ -2,6 +2,7 @@
 
 import math
 from ast import literal_eval
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -212,7 +213,8 @@ def test_what_is_missing_or_not_finite_is_no_number():
     for step, loss in enumerate([1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1}], 1):
         records.append({"step": step, "optimizer_step": step, "loss": loss})
 
-    curve = thin(to_frame(records)["loss"], points=2)
+    with patch("topr_exp.report.plots.MOST_POINTS", 2):
+        curve = thin(to_frame(records)["loss"])
 
     assert curve.to_dict() == {4: 1.0, 8: 3.0}, "where each bin ends"
     assert to_frame([]).empty

@@ -125,7 +125,7 @@ def test_a_rival_that_collapsed_is_the_reason_for_no_winner(topr, tmp_path):
 
 def test_the_highest_mean_by_seeds_that_others_lack_is_no_winner():
     values = {"topr": COUNTS["sft"] / N, "tis": COUNTS["tis"] / N}
-    assert compare_with_best(values, "topr", []) == [f"Below another, {CONFIDENCE}: topr."]
+    assert compare_with_best(values, "topr", [], rival_text="") == [f"Below another, {CONFIDENCE}: topr."]
 
 
 def test_groups_of_one_mean_share_the_first_place(folder, topr, tmp_path):

@@ -144,8 +144,7 @@ def difference_between(runs: Sequence[Run], reference: Sequence[Run], name: str)
         repetitions = read_repetitions(runs, "final")
     except TOPRError as error:
         return str(error)
-    interval = difference(reference_repetitions, repetitions, name)
-    return interval if interval is not None else "no seed in common"
+    return difference(reference_repetitions, repetitions, name) or "no seed in common"
 
 
 def why_incomparable(runs: Sequence[Run], name: str) -> str:

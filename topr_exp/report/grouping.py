@@ -82,8 +82,8 @@ def group_runs(runs: Sequence[Run]) -> RunGroups:
     """Group runs by all settings that decide a result, seeds apart, and by their test problems."""
     runs = with_settings(runs)
     table = settings_table([run for run in runs if run.settings])
-    differing: list[str] = []
-    fixed: list[str] = []
+    differing = []
+    fixed = []
     for key in filter(decides_result, table.columns):
         if table[key].nunique() > 1:
             differing.append(key)

@@ -58,15 +58,6 @@ class Panel:
     curves: Points  # [2, points] of right and of wrong answers
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a panel and its name."""
-
-    name: str
-    color: str
-    y: Points
-
-
 def panels(losses: Mapping[str, Loss]) -> dict[Axis, list[Panel]]:
     """Map each x axis to its panels: losses by what their weights depend on, those of equal weights together."""
     panels_by_axis: dict[Axis, list[Panel]] = {}
@@ -154,16 +145,15 @@ def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
     cell.grid(color="0.92")
     right, wrong = panel.curves
     if are_equal(right, wrong):
-        draw_line(cell, x, Line("both", "black", right))
+        draw_line(cell, x, right, name="both", color="black")
     else:
-        draw_line(cell, x, Line("right", "#0072B2", right), neighbour=wrong)
-        draw_line(cell, x, Line("wrong", "#D55E00", wrong), neighbour=right)
+        draw_line(cell, x, right, name="right", color="#0072B2", neighbour=wrong)
+        draw_line(cell, x, wrong, name="wrong", color="#D55E00", neighbour=right)
 
 
-def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = None) -> None:
+def draw_line(cell: Axes, x: Points, y: Points, *, name: str, color: str, neighbour: Points | None = None) -> None:
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
-    y = line.y
-    cell.plot(x, y, color=line.color, linewidth=1.6)
+    cell.plot(x, y, color=color, linewidth=1.6)
     index = POINTS // 4
     is_above = True
     if neighbour is not None:
@@ -177,13 +167,13 @@ def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = N
     elif side * rise < -0.1:
         alignment = "left"
     cell.annotate(
-        line.name,
+        name,
         xy=(x[index], y[index]),
         xytext=(0, 3 * side),
         textcoords="offset points",
         ha=alignment,
         va="bottom" if is_above else "top",
-        color=line.color,
+        color=color,
         fontsize=9,
     )
 

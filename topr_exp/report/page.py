@@ -178,10 +178,10 @@ def list_facts(run_groups: RunGroups) -> dict[str, str]:
         commit = run.environment.get("git_commit")
         if commit:
             changes = " with uncommitted changes" if run.environment.get("git_dirty") else ""
-            commits.add(f"{commit!s:.10}{changes}")
+            commits.add(f"{commit:.10}{changes}")
         words = run.environment.get("command")
-        if isinstance(words, list):
-            command = ["python", "-m", "topr_exp", *map(str, words[1:])]
+        if words is not None:
+            command = ["python", "-m", "topr_exp", *words[1:]]
             commands.add(shlex.join(command))
     repeats = [f"{repeat} and {counted}" for repeat, counted in run_groups.repeats.items()]
     facts = {

@@ -224,10 +224,10 @@ def size_by_age(run: Run) -> Curve:
     return means.set_axis(ages).sort_index()
 
 
-def thin(curve: Curve, points: int = MOST_POINTS) -> Curve:
+def thin(curve: Curve) -> Curve:
     """Average bins of 2^i consecutive updates, at the end of each, so that runs of other lengths share positions."""
     width = 1
-    while width * points < len(curve):
+    while width * MOST_POINTS < len(curve):
         width *= 2
     bins = np.arange(len(curve)) // width
     means = curve.groupby(bins).mean()

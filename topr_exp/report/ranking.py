@@ -58,8 +58,8 @@ def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs has the highest mean, and `against_best` of it."""
     best, *tied = leaders(mean_values(groups, name))
     best_runs = groups[best]
-    comparable: dict[str, Repetitions] = {}  # groups with the test problems of the best
-    collapsed: dict[str, list[bool]] = {}
+    comparable = {}  # groups with the test problems of the best
+    collapsed = {}
     for label, runs in groups.items():
         collapsed[label] = list(map(has_collapsed, runs))
         with contextlib.suppress(TOPRError):  # the verdicts are gone
@@ -106,7 +106,7 @@ def against_best(
     groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`;
     tied: the others with the same mean as the best.
     """
-    compared: dict[str, Repetitions] = {}
+    compared = {}
     not_compared = []
     collapse_texts = []
     for label, is_seed_collapsed in collapsed.items():
@@ -136,7 +136,7 @@ def against_best(
 
 
 def compare_with_best(
-    values: Mapping[str, np.ndarray], best: str, tied: Sequence[str], *, rival_text: str = "all others"
+    values: Mapping[str, np.ndarray], best: str, tied: Sequence[str], *, rival_text: str
 ) -> list[str]:
     """Say that the best groups are above all others, else which ones are below another or may be as good.
 

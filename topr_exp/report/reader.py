@@ -49,7 +49,7 @@ class Run:
     group: str = ""
     draw: int = 0  # a number for its seeds; equal for runs whose seeds are all equal
     problem_results: dict[str, Record] = field(default_factory=dict)  # cache by part: "base", "final"
-    dropped_updates: int = 0  # of a run among many: read again where its curves are asked for
+    update_count: int = 0  # also where the updates were dropped: they are read again where the curves are asked for
 
     @property
     def is_done(self) -> bool:
@@ -59,18 +59,13 @@ class Run:
     def curves(self) -> dict[str, pd.DataFrame]:
         """Numbers by step: "training" of the updates, "test" of the evaluations on the same problems."""
         updates = self.updates
-        if self.dropped_updates:
+        if len(updates) < self.update_count:
             metrics, _ = read_lines(self.path / "metrics.jsonl", is_update, growing=not self.is_done)
             updates, _ = on_one_axis(metrics, [])
         return {"training": to_frame(updates), "test": to_frame(self.curve)}
 
-    @property
-    def update_count(self) -> int:
-        return self.dropped_updates or len(self.updates)
-
     def drop_updates(self) -> None:
         """Keep the number of the updates alone: the records of 20,000 take over 100 MB."""
-        self.dropped_updates = self.update_count
         self.updates = []
 
     def figure(self, *keys: str) -> float | None:
@@ -88,7 +83,7 @@ class Run:
             self.status = DONE
         self._read_settings()
         self.environment = self._read_json("environment.json", is_expected=False)
-        self._read_summary()
+        self.summary = self._read_json("summary.json", is_expected=self.is_done)
         self._read_logs()
         if not self.summary and self.evaluations:
             self.summary["base"] = self.evaluations[0]
@@ -98,34 +93,27 @@ class Run:
         if self.summary and any(self.figure(part, "pass@1") is None for part in expected_parts):
             self.notes.append("no pass@1 in its results (another version's?)")
         if self.summary.get("note"):  # a warning of the run itself
-            self.notes.append(str(self.summary["note"]))
+            self.notes.append(self.summary["note"])
         if self.is_done:
             self.changed = find_changes(self.path)
             self.notes += [f"changed since it finished: {fault}" for fault in self.changed]
         else:
             self._read_state()
-            self.notes.append(f"not finished ({len(self.updates)} updates logged)")
+            self.notes.append(f"not finished ({self.update_count} updates logged)")
 
     def _read_settings(self) -> None:
         stored_config = self._read_json("config.json")
-        resolved = stored_config.get("resolved")
-        if isinstance(resolved, dict):
-            self.config = resolved
+        if "resolved" in stored_config:
+            self.config = stored_config["resolved"]
         elif stored_config:
             self.notes.append("config.json has no resolved settings (another version's?)")
-
-    def _read_summary(self) -> None:
-        self.summary = self._read_json("summary.json", is_expected=self.is_done)
-        for part in {"base", "final"} & self.summary.keys():
-            if not isinstance(self.summary[part], dict):
-                self.summary[part] = {}
 
     def _read_state(self) -> None:
         """Read the status of an unfinished run, and its error."""
         if (self.path / ERROR).is_file():
             self.notes.append(f"failed: {last_error(self.path)[:300]}")
-        status = self._read_json("state.json", is_expected=False).get("status")
-        if isinstance(status, str) and status != DONE:  # which it says before the mark is written
+        status = self._read_json("state.json", is_expected=False).get("status", DONE)
+        if status != DONE:  # which it says before the mark is written
             self.status = status
 
     def _read_logs(self) -> None:
@@ -133,6 +121,7 @@ class Run:
         tests = self._read_records("eval.jsonl", is_evaluation)
         self.completions = self._read_records("completions.jsonl", is_completion, is_optional=True)
         self.updates, tests = on_one_axis(metrics, tests)
+        self.update_count = len(self.updates)
         subset_evaluations = []
         for record in tests:
             if record.get("subset"):

@@ -17,7 +17,6 @@ from topr_exp.runtime.terminal import one_line
 from topr_exp.store import Store, Table
 from topr_exp.types import CORRECT, INVALID, VERDICTS, ConfigError, TOPRError
 
-Scores = Values  # [seeds, problems]
 MAJ_UNITS = 1000  # maj@K of a problem is stored as a whole number of these parts
 
 
@@ -40,7 +39,7 @@ class Repetitions(list[Record]):
         records = [self[own_seeds.index(seed)] for seed in seeds]
         return type(self)(records)
 
-    def values(self, name: str = "pass@1", stage: str = "final") -> Scores:
+    def values(self, name: str = "pass@1", stage: str = "final") -> Values:
         """Return a share of each problem's completions, [seeds, problems]: pass@1, incorrect, invalid or maj."""
         return np.stack([problem_shares(record[stage], name) for record in self])
 
@@ -74,7 +73,7 @@ def problem_shares(results: Record, name: str) -> Values:
 # ---- paired estimates
 
 
-def contrast(combine: Callable[..., Scores], *groups: Repetitions, name: str = "pass@1") -> Interval | None:
+def contrast(combine: Callable[..., Values], *groups: Repetitions, name: str = "pass@1") -> Interval | None:
     """Estimate a combination of groups' shares, problem by problem, over the seeds that all groups have.
 
     combine: maps the groups' values, [seeds, problems] each, to one such array. None where no seed is shared.

@@ -10,7 +10,6 @@ from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, estimate_text, headlines
 from topr_exp.report.grouping import RunGroups, value_text
 from topr_exp.report.reader import TRUNCATED_SHARES, Run, was_truncated
-from topr_exp.runtime.json_files import as_number
 from topr_exp.types import VERDICTS
 
 Row = dict[str, Any]  # by title of a column
@@ -44,7 +43,7 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
         for name in SUMMARY_COLUMNS:
             row[name] = number_or_nan(run.figure(name))
         row["updates"] = run.update_count
-        row["seconds"] = number_or_nan(total_seconds(run))
+        row["seconds"] = total_seconds(run)
         for stage in ("base", "final"):
             row[f"{stage}_truncated_share"] = number_or_nan(run.figure(stage, "truncated_share"))
         rows.append(row | estimate_columns([run], names))
@@ -56,12 +55,12 @@ def number_or_nan(number: float | None) -> float:
     return number if number is not None else math.nan
 
 
-def total_seconds(run: Run) -> float | None:
-    """The time of all stages; None where the summary has none."""
-    seconds_by_stage = run.summary.get("seconds")
-    if not isinstance(seconds_by_stage, dict) or not seconds_by_stage:
-        return None
-    return sum(as_number(seconds) or 0.0 for seconds in seconds_by_stage.values())
+def total_seconds(run: Run) -> float:
+    """The time of all stages; NaN where the summary has none."""
+    seconds_by_stage: dict[str, float] = run.summary.get("seconds", {})
+    if not seconds_by_stage:
+        return math.nan
+    return sum(seconds_by_stage.values(), 0.0)
 
 
 def groups_frame(run_groups: RunGroups) -> pd.DataFrame:
@@ -96,7 +95,7 @@ def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
     """Columns NAME, NAME_low, NAME_high and NAME_interval_over; NaN, the last None, where there is no number."""
-    bounds = interval if interval is not None else Interval(math.nan)
+    bounds = interval or Interval(math.nan)
     return {
         name: bounds.value,
         f"{name}_low": bounds.low,
