@@ -113,15 +113,14 @@ def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
 
 
 def _all_same(pairs: Iterable[tuple[Node, Node]], compare_leaves: LeafRule) -> Equality:
-    is_undecided = False
+    equality: Equality = True
     for first, second in pairs:
-        equality = same(first, second, compare_leaves)
-        if equality is False:
+        equality_of_pair = same(first, second, compare_leaves)
+        if equality_of_pair is False:
             return False
-        is_undecided |= equality is None
-    if is_undecided:
-        return None
-    return True
+        if equality_of_pair is None:
+            equality = None
+    return equality
 
 
 def _same_unordered(gold_items: Sequence[Node], answer_items: Sequence[Node], compare_leaves: LeafRule) -> Equality:

@@ -247,8 +247,7 @@ def _statement(text: str) -> str | None:
         if text.startswith(opening) and (end := text.find(closing, len(opening))) >= 0:
             text = text[len(opening) : end].replace("\n", " ")
             break
-    sentence_end = _SENTENCE_END.search(text)
-    sentence = text if sentence_end is None else text[: sentence_end.start()]
+    sentence, *_ = _SENTENCE_END.split(text, maxsplit=1)
     boxed = last_boxed(sentence)
     statement = without_punctuation(sentence if boxed is None else boxed)
     if _says_something(statement):

@@ -251,8 +251,7 @@ def _brackets(tokens: Tokens, depth: int) -> Node | None:
     content = tokens[1:-1]
     parts = _items_between(",", content)
     if opening == r"\{" and closing == r"\}":
-        is_set_builder = "|" in content or ":" in content
-        if is_set_builder:
+        if "|" in content or ":" in content:  # {x | x > 5}
             return None
         return _group("list", list(dict.fromkeys(parts)), tokens, depth)
     if len(parts) == 1:

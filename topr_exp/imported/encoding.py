@@ -251,7 +251,7 @@ def token_faults(
     faults = {}
     for row, (ids, problem) in enumerate(zip(tokens, problem_index.tolist(), strict=True)):
         prompt = prompts[problem]
-        largest_id = max(int(ids.max(initial=0)), int(prompt.max(initial=0)))
+        largest_id = max(ids.max(initial=0), prompt.max(initial=0))
         length = len(prompt) + len(ids)
         if not len(ids):
             faults[row] = "is empty"

@@ -21,7 +21,7 @@ def check_given_logprobs(columns: pa.Table, problem_index: ProblemIndex, source:
     logprobs = Ragged(columns["sampler_logp"])
     tokens = Ragged(columns["tokens"])
     values = np.concatenate(list(logprobs))
-    zero_share = float((values == 0).mean())
+    zero_share = (values == 0).mean()
     fault = None
     if len(values) >= FEW and np.ptp(values) == 0:
         fault = f"all {len(values):,} log-probabilities are {values[0]:g}"

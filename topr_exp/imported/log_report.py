@@ -49,7 +49,7 @@ def load_log(
 
 def refuse_single_completions(completions: Completions, config: Config) -> None:
     """Raise TOPRError where a prompt has a single completion, which a loss on groups can't compare."""
-    single = int((np.bincount(completions.problem_index) == 1).sum())
+    single = (np.bincount(completions.problem_index) == 1).sum()
     if single:
         raise TOPRError(
             f"algo={config.algo.name} compares the completions of a prompt: {single} of {len(completions.prompts)} "
@@ -168,8 +168,8 @@ def describe_ends(completions: Completions, policy: Policy) -> str:
         cut_lengths = lengths[is_truncated]
         return f"{text} at {cut_lengths.min()} to {cut_lengths.max()} tokens"
     text_lengths = lengths - has_end_token
-    longest = int(text_lengths.max())
-    longest_count = int((text_lengths == longest).sum())
+    longest = text_lengths.max()
+    longest_count = (text_lengths == longest).sum()
     if completions.table["finish"].null_count and longest_count > 1:
         text += f"; {longest_count} have {longest} tokens: if that was the limit, set data.completion_limit={longest}"
     return text
