@@ -1,9 +1,7 @@
 """Tapered Off-Policy REINFORCE (arXiv 2503.14286) as an experiment framework; start reading at `pipeline.py`."""
 
-import contextlib
-import importlib.util
+import importlib
 import os
-import struct
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -87,17 +85,6 @@ def prepare_command() -> None:
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
-def has_stale_bytecode(path: str) -> bool:
-    """Check whether a module's file has changed since Python compiled it; False where it kept no bytecode."""
-    with contextlib.suppress(OSError, struct.error):
-        with open(importlib.util.cache_from_source(path), "rb") as file:
-            flags, *noted_state = struct.unpack("<4xIII", file.read(16))
-        status = os.stat(path)
-        state = [int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF]
-        return flags == 0 and noted_state != state
-    return False
-
-
 def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
     """Import a module that the settings name: of this package, installed, or else a file of the current folder.
 
@@ -106,14 +93,13 @@ def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
     is_users = not module.startswith(f"{__name__}.")
     if is_users and not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    was_imported = module in sys.modules
     imported = importlib.import_module(module)
     if is_users and runs_here and imported.__file__ is not None:
         with open(imported.__file__, "rb") as file:
             content = file.read()
-        notes = vars(imported.__spec__)  # a reloaded module has another spec
-        is_older = was_imported and "content" not in notes and has_stale_bytecode(imported.__file__)
-        if is_older or notes.setdefault("content", content) != content:
+        # The content at the first import stays with the module's spec, of which a reloaded module has another.
+        imported_content = vars(imported.__spec__).setdefault("content", content)
+        if imported_content != content:
             raise ImportError(f"{imported.__file__} has changed since this process imported it; start a new one")
     return imported
 

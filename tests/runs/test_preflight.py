@@ -255,9 +255,7 @@ def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model
         refuse_changed_inputs([Job([], config)])  # by dry_run and a sweep's launch
 
 
-def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a_run_that_was_begun(
-    working_folder, monkeypatch
-):
+def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a_run_that_was_begun(working_folder):
     module = working_folder / "own_notebook.py"
     module.write_text("from topr_exp.algorithms.topr import Tapered\nclass Mine(Tapered): ...\ndef grade(*_): ...\n")
     words = overrides(working_folder, "algo._target_=own_notebook.Mine")
@@ -270,13 +268,6 @@ def test_an_own_module_that_changed_is_used_neither_by_a_living_process_nor_by_a
     with refused(r"own_notebook.py has changed since this process imported it; start a new one", ConfigError):
         config_of(*words)
     check_grader("own_notebook.grade", {})  # workers import anew
-    copy = working_folder / "own_copy.py"
-    copy.write_text(module.read_text())
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    importlib.import_module("own_copy")  # by the user, before its first run
-    append_text(copy, "# another\n")
-    with refused(r"own_copy.py has changed since this process imported it", ConfigError):
-        config_of(*overrides(working_folder, "algo._target_=own_copy.Mine"))
     importlib.reload(sys.modules["own_notebook"])
     with refused(r"algo\._target_ \(own_notebook.py\) has changed since .*; overwrite=true "):
         refuse_changed_inputs([Job([], config_of(*words))])

@@ -158,6 +158,10 @@ def clock_of(lengths, schedule):
     return clock
 
 
+def numbers_of(groups):
+    return [group.table["group"][0].as_py() for group in groups]
+
+
 def schedule_of(when_stale, max_lag=None, **changes):
     settings = {"rounds": 12, "updates": 1, "tokens_per_update": TOKENS_PER_UPDATE, "in_flight": True}
     return ScheduleConfig(when_stale=when_stale, max_lag=max_lag, **settings | changes)
@@ -270,8 +274,7 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
         batch = clock.take_batch(number)
 
         versions = values_of(batch, "born")
-        numbers = [group.table["group"][0].as_py() for group in batch]
-        assert numbers == values_of(expected.batch, "number")
+        assert numbers_of(batch) == values_of(expected.batch, "number")
         assert versions == values_of(expected.batch, "version")
         assert clock.continued == expected.kept_tokens
         idle_time = expected.trainer_idle / TOKENS_PER_UPDATE
@@ -371,3 +374,44 @@ def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_pat
     restored = restored_copy(rounds, tmp_path)
 
     assert (restored.buffer, restored.summary) == (rounds.buffer, rounds.summary)
+
+
+# ---- what staleness does to the gradient
+
+
+P_LONG = 0.02
+
+
+def scores_by_the_clock(policy, max_lag=None, groups=4000):
+    """Mean scores of the answers that are trained on, and which groups are dropped, of groups of 2 answers.
+
+    An answer is long with probability p, else short; a long one takes 12 updates. The score, with respect to the
+    log-odds of a long answer, is 1 − p of a long one and −p of a short one.
+    """
+    is_long = np.random.default_rng(0).random((2 * groups, 2)) < P_LONG
+    scores = np.where(is_long, 1 - P_LONG, -P_LONG)
+    lengths = np.where(is_long.any(1), 12 * TOKENS_PER_UPDATE, 1).tolist()
+    clock = clock_of(lengths, schedule_of(policy, max_lag, concurrency=8, prompts=2, rounds=10**9))
+    trained = []
+    number = 0
+    while clock.begun < groups:
+        trained += numbers_of(clock.take_batch(number))
+        number += 1
+    return scores[trained], is_long[numbers_of(clock.dropped)]
+
+
+def test_keeping_what_is_stale_is_unbiased():
+    scores, _ = scores_by_the_clock("keep")
+
+    standard_error = math.sqrt(P_LONG * (1 - P_LONG) / scores.size)
+    assert abs(scores.mean()) < 3 * standard_error
+
+
+def test_dropping_what_is_stale_trains_towards_short_answers():
+    """Of all groups (1 − p)² are kept, those without a long answer: the mean score, 0 of all, is −p."""
+    scores, dropped = scores_by_the_clock("drop", 10)
+
+    dropped_share = len(dropped) / (len(dropped) + len(scores))
+    assert scores.mean() == pytest.approx(-P_LONG)
+    assert dropped.any(1).all()
+    assert dropped_share == pytest.approx(1 - (1 - P_LONG) ** 2, abs=0.01)
