@@ -133,11 +133,8 @@ def read_stage(run: Run, stage: str) -> Record:
     """Read the `problem_results` of a run's first or last evaluation, wherever its verdicts are now."""
     position = 0 if stage == "base" else -1
     with damage_as_error(run):
-        evaluation = run.evaluations[position]
-        path = verdicts_path(run, evaluation)
-        results = problem_results(run, evaluation)
-        golds = open_verdicts(path).key["golds"]
-        golds_hash = hashlib.sha256(str(golds).encode()).hexdigest()
+        results = problem_results(run, run.evaluations[position])
+        golds_hash = hashlib.sha256(gold_answers(run, position).encode()).hexdigest()
         return {**results, "test_answers": golds_hash}
 
 
@@ -148,8 +145,7 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     one text each (maj in thousandths); `solutions`, where a verifier read several to a problem. TOPRError where the
     verdicts are not equally many for each problem.
     """
-    path = verdicts_path(run, evaluation)
-    table = open_verdicts(path)
+    table = open_verdicts(run, evaluation)
     columns = table.read(["verdict", "class"])
     problems = len(table.key["golds"])
     test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
@@ -158,7 +154,7 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     has_equal_shares = len(columns) > 0 and len(columns) % problems == 0
     has_equal_solutions = solutions > 0 and problems % solutions == 0
     if has_dropped_solutions or not has_equal_shares or not has_equal_solutions:
-        raise TOPRError(f"{run.name}: {path} does not hold the same number of verdicts on each of its problems")
+        raise TOPRError(f"{run.name}: {table.folder} does not hold the same number of verdicts on each of its problems")
 
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
     verdicts = codes.reshape(problems, -1)  # [problems, n]
@@ -182,24 +178,21 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     return results
 
 
-def verdicts_path(run: Run, evaluation: Record) -> Path:
-    """Find the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
+def open_verdicts(run: Run, evaluation: Record) -> Table:
+    """Open the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
     name = Path(evaluation.get("verdicts", "")).name
     for folder in (run.path, run.path.resolve().parents[1]):
-        path = folder / "store" / "verdicts" / name
+        store = Store(folder / "store")
+        path = store.root / "verdicts" / name
         if name and path.exists():
-            return path
+            return store.open(path)
     raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
 
 
-def open_verdicts(path: Path) -> Table:
-    return Store(path.parent.parent).open(path)
-
-
-def gold_answers(run: Run) -> str:
-    """The answers to the problems of a run's last evaluation, as one text. TOPRError as `read_repetitions`."""
+def gold_answers(run: Run, position: int = -1) -> str:
+    """The answers to the problems of one of a run's evaluations, as one text. TOPRError as `read_repetitions`."""
     with damage_as_error(run):
-        table = open_verdicts(verdicts_path(run, run.evaluations[-1]))
+        table = open_verdicts(run, run.evaluations[position])
         return str(table.key["golds"])
 
 

@@ -110,12 +110,8 @@ def read_text(path: Path) -> str:
 
 def find_log(run: Run) -> Path:
     """Return the file with a run's output, or with its job's if the run has printed nothing yet."""
-    logs = [run.log]
-    for scheduler in SCHEDULERS.values():
-        job_log = scheduler.logs(run)
-        if job_log is not None:
-            logs.append(job_log)
-    for path in logs:
+    job_logs = [scheduler.logs(run) for scheduler in SCHEDULERS.values()]
+    for path in filter(None, [run.log, *job_logs]):
         if path.exists() and path.stat().st_size:
             return path
     text = f"run {run.number} ({run.folder.name}) has printed nothing yet"
