@@ -20,8 +20,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
 ROWS_PER_SHARD = 10_000
-# Roles that the first version read: not in the key of a table whose columns are called the same.
-FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
+READING = 2  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
 COLUMN_TYPES = dict.fromkeys(TEXTS, pa.string()) | {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
     "logprobs": pa.list_(pa.float32()),
@@ -81,13 +80,13 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     """
     shards = read_shards(reader)
     shard_sizes = tuple(map(len, shards))
-    key = {"content": content_digest(reader.source), "rows": sum(shard_sizes), "per_shard": ROWS_PER_SHARD}
-    renamed_roles = []
-    for role, name in reader.names.by_role.items():
-        if role != name or role not in FIRST_ROLES:
-            renamed_roles.append(f"{role}={name}")
-    if renamed_roles:
-        key["read_as"] = sorted(renamed_roles)
+    key = {
+        "content": content_digest(reader.source),
+        "reading": READING,
+        "rows": sum(shard_sizes),
+        "per_shard": ROWS_PER_SHARD,
+        "read_as": sorted(f"{role}={name}" for role, name in reader.names.by_role.items()),
+    }
     table = store.table(TABLE_KIND, key, len(shards), Derivation(shard_sizes))
     return table, table.fill(shards.__getitem__)
 

@@ -54,9 +54,6 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
 def as_completion(values: Row, names: ColumnNames) -> Row:
     """Bring a completion into its stored form; ValueError where the values are none."""
     row = normalize_row(values)
-    for role in ("prompt", "completion"):
-        if isinstance(values.get(role), str) and isinstance(row.get(role), list):
-            names.by_role["json"] = names.label(role)  # part of the key of the stored log
     step = row.pop("step", None)
     row = render_messages(row)
     check_values(row, names)

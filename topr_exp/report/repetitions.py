@@ -180,12 +180,12 @@ def problem_results(run: Run, evaluation: Record) -> Record:
 
 def open_verdicts(run: Run, evaluation: Record) -> Table:
     """Open the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
-    name = Path(evaluation.get("verdicts", "")).name
-    for folder in (run.path, run.path.resolve().parents[1]):
-        store = Store(folder / "store")
-        path = store.root / "verdicts" / name
+    recorded_path = Path(evaluation.get("verdicts", ""))
+    name = recorded_path.name
+    paths = [folder / "store" / "verdicts" / name for folder in (run.path, run.path.resolve().parents[1])]
+    for path in (*paths, recorded_path):
         if name and path.exists():
-            return store.open(path)
+            return Store(path.parents[1]).open(path)
     raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
 
 
