@@ -167,7 +167,7 @@ def test_p_tilde_is_not_said_of_a_loss_in_which_a_baseline_cancels(capsys):
 
 LIMITS = """
 "algo=topr" | True
-"algo=naive" | True
+"algo=ppo" | True
 "algo=sft" | False
 "algo.advantage=group" | False
 """

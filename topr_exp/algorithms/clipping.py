@@ -71,6 +71,7 @@ class PPO(Clipped):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"ppo": Paper("PPO on responses", "2503.14286", "Equation 6")}
+    limits_by_reward_sign = True
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "reward", self.name)  # R
