@@ -14,9 +14,9 @@ roundings = by_choice(ROUNDED)
 corrections = by_choice(
     {
         "none": ["mu=scored"],
-        "TIS": ["algo.correction=2.0 algo.denominator=null"],
+        "TIS": ["algo.correction=2.0"],
         "IcePop": ["mu=sampler algo.correction=null algo.denominator=null"],
-        "decoupled": ["algo.denominator=old"],
+        "decoupled": ['algo.correction=".inf"'],
     }
 )
 corrected = crossed(by_choice({"unrounded": [f"{WEIGHTS}=null"]} | ROUNDED), corrections)
@@ -51,10 +51,10 @@ FIGURE = Figure(
     "back?",
     experiments=(
         "mismatch",
-        "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 algo.correction=2",
+        "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 algo.denominator=old algo.correction=2",
         "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 "
         "algo.mask=[{statistic:old_ratio,low:0.5,high:5}]",
-        "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 algo.correction=.inf algo.denominator=old",
+        "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 algo.denominator=old algo.correction=.inf",
     ),
     draw=grid(panels),
     judge=decide(for_each(algorithms, claims_about)),
@@ -63,7 +63,6 @@ FIGURE = Figure(
     only_full=True,
     own_model=True,
     metrics=("ess", "sampler_kl_token"),
-    note="New answers after every update, at each loss's rate without rounding. None: `mu=scored`. TIS: "
-    "`algo.correction=2`. IcePop: tokens whose π_old/μ is outside [0.5, 5] are dropped. Decoupled: π/π_old, times "
-    "π_old/μ without a cap.",
+    note="New answers after every update, at each loss's rate without rounding. None: `mu=scored`. TIS: π/π_old, "
+    "times π_old/μ up to 2; decoupled: without that cap. IcePop: π/μ without tokens whose π_old/μ is outside [0.5, 5].",
 )

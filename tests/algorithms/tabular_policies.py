@@ -85,7 +85,7 @@ OPTIONS = {
         *({"ratio": ratio, **LIMITS} for ratio in ("sequence", "token", "geometric")),
         *({"advantage": advantage, **LIMITS} for advantage in ("group", "group_std", "leave_one_out")),
         {"advantage": "leave_one_out", "ratio": "token", "length_normalize": False},
-        {"advantage": "group", "correction": 2.0},  # then a policy gradient of the grammar
+        {"advantage": "group", "denominator": "old", "correction": 2.0},  # then a policy gradient of the grammar
     ],
     "ppo": [{"ratio": "token", "eps_low": 0.1, "eps_high": 0.3}],
     "grpo": [{"off_policy_mask": 0.5, "length_normalize": True}, {"advantage": "group"}],

@@ -52,7 +52,8 @@ def test_a_loss_is_its_row(name, changes, row):
 
 
 WIDE_MASKS = [mask_of("ratio", "token", 0.0, 1e9), mask_of("divergence", "largest", None, 1e9, "signed")]
-NEUTRAL = [{"mask": WIDE_MASKS}, {"correction": INF}, {"correction": 1.0}, {"denominator": "old"}, {"rule": "ppo"}]
+CORRECTED = {"denominator": "old", "correction": INF}
+NEUTRAL = [{"mask": WIDE_MASKS}, CORRECTED, {**CORRECTED, "correction": 1.0}, {"rule": "ppo"}]
 
 
 @pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "geometric"])
@@ -86,14 +87,13 @@ def test_pi_old_cancels_from_the_corrected_ratio():
     """π/π_old times π_old/μ of the whole response is π/μ: the policy's gradient whatever μ and π_old (Eq. 5)."""
     case = all_responses(0)
     case.old = rng(9).normal(size=LOGITS)
-    settings = {"denominator": "old", "correction": INF}
-    loss = load("policy_gradient", correction_level="sum", **settings)
+    loss = load("policy_gradient", correction_level="sum", **CORRECTED)
 
     gradient = case.gradient(loss)
 
     policy_gradient = (probability(case.logits) * case.reward) @ case.score
     assert_allclose(gradient, -policy_gradient, atol=1e-12)
-    of_token_corrections = case.gradient(load("policy_gradient", correction_level="token", **settings))
+    of_token_corrections = case.gradient(load("policy_gradient", correction_level="token", **CORRECTED))
     assert np.abs(of_token_corrections - gradient).max() > 1e-3  # another estimate
 
 

@@ -224,7 +224,7 @@ def test_the_sweep_of_a_yaml_that_does_not_start_is_a_warning(tmp_path, capsys):
 
 # A command line | a line of its settings
 UNLISTED = """
-algo=topr algo.correction=2 | correction: 2
+algo=naive algo.correction=2 | correction: 2
 model.lora.rank=8 model.lora.alpha=4 | alpha: 4
 schedule=async schedule.max_lag=3 | max_lag: 3
 """

@@ -213,7 +213,7 @@ def reduced(losses):
     [
         (lambda: topr_exp.loss("torp"), "no loss is called torp; allowed: agro"),
         (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus: expected one of sequence"),
-        (lambda: topr_exp.loss("topr", correction=2), "mu must be sampler for algo=topr.*; got scored"),
+        (lambda: topr_exp.loss("naive", correction=2), "mu must be sampler for algo=naive.*; got scored"),
         (lambda: topr_exp.loss("topr", mu="none"), "mu must be scored or sampler for algo=topr.*; got none"),
         (lambda: topr_exp.loss("topr", mu="old"), "mu must be scored, sampler, none; got old"),
         (lambda: topr_exp.loss("topr", reduction="tokens"), "algo.length_normalize must be false.*; got true"),

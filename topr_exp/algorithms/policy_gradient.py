@@ -38,8 +38,9 @@ class PolicyGradient(Tapered):
     w = clip(ratio, a±, b±), the limits by the sign of A, d the `denominator`. With `rule=ppo` a token (or response)
     whose ratio is beyond them has no gradient, as in PPO, and the value is that of PPO's objective: its limits are
     0 1+ε 1−ε ∞ for a_pos b_pos a_neg b_neg. M: the product of the masks (`Mask`). c = min(e^ε, `correction`), by
-    `correction_level` of each token, or the mean or sum of ε over the response; null: 1. `length_normalize` divides by
-    T. All factors are multiplied in log space, so that what is dropped or clipped is never exponentiated.
+    `correction_level` of each token, or the mean or sum of ε over the response; null: 1. It goes with a ratio to π_old
+    or a constant weight: π/μ has that factor already. `length_normalize` divides by T. All factors are multiplied in
+    log space, so that what is dropped or clipped is never exponentiated.
 
     At π = π_old = μ it is REINFORCE with its advantage. Limits 0 ∞ 0 ∞ with a sequence's or prefix's ratio and no mask
     are importance sampling. Metrics: weight M c w, clipped_low, clipped_high; objective; masked; correction.
@@ -47,7 +48,7 @@ class PolicyGradient(Tapered):
 
     rule: Literal["clip", "ppo"] = "clip"  # a ratio beyond its limits is clipped to them, or has no gradient (PPO)
     denominator: Literal["sampler", "old"] = "sampler"  # the policy under π in the ratio: the sampler's μ, or π_old
-    correction: PositiveOrNull = None  # cap C of the weight min(π_old/μ, C); null: none; needs mu=sampler
+    correction: PositiveOrNull = None  # cap C of min(π_old/μ, C), beside denominator=old; null: none; needs mu=sampler
     correction_level: Literal["token", "mean", "sum"] = "token"  # span of π_old/μ
     mask: list[Mask] | None = None  # tokens or answers that are dropped: statistic, level, low, high, sides
     center_scores: bool = False  # subtract what the sampler's error alone would do; needs sampler.top_logprobs
@@ -79,6 +80,10 @@ class PolicyGradient(Tapered):
         is_centered_alone = is_weight_alone and self.denominator == "sampler"
         allowed = "false with a mask, a correction, renormalize or denominator=old, which its head has no numbers for"
         yield "center_scores", is_centered_alone or not self.center_scores, allowed
+        reads_ratio = super().needs_mu or self.rule == "ppo"
+        is_corrected_twice = reads_ratio and self.correction is not None and self.denominator == "sampler"
+        allowed = "old where correction is set: π/μ has the factor π_old/μ already"
+        yield "denominator", not is_corrected_twice, allowed
 
     @property
     def needs(self) -> frozenset[str]:
