@@ -6,24 +6,24 @@ from reproduce.findings import claims, count_rates_beside_cliffs
 from reproduce.tried_rates import CLIFF
 
 __all__ = [
-    "age_64", "age_against_rate", "division_by_length", "frameworks", "masks", "nats", "offline", "rates_beside_cliffs",
-    "repeated_answers", "small_or_undecided", "verifier", "wide_limits",
+    "age_against_rate", "division_by_length", "every_64_updates", "frameworks", "lag_64", "masks", "nats", "offline",
+    "rates_beside_cliffs", "small_or_undecided", "verifier", "wide_limits",
 ]  # fmt: skip
 
 
 # ---- docs/findings.md
 
 
-def age_64() -> None:
-    claims("TOPR minus", ["GRPO", "TIS"], {"age 64": "lag tiny: at 3e-4, age 64: TOPR ends above {}"})
+def lag_64() -> None:
+    claims("TOPR minus", ["GRPO", "TIS"], {"lag 64": "lag tiny: at 3e-4, lag 64: TOPR ends above {}"})
 
 
 def age_against_rate() -> None:
-    claim = "lag tiny: {}: age 64 at 1e-4 costs more than age 16 at 3e-4, each against age 0"
-    claims("cost of age 64 at 1e-4", ["GRPO", "PPO", "TOPR"], {"minus cost of age 16 at 3e-4": claim})
+    claim = "lag tiny: {}: lag 64 at 1e-4 costs more than lag 16 at 3e-4, each against lag 0"
+    claims("cost of lag 64 at 1e-4", ["GRPO", "PPO", "TOPR"], {"minus cost of lag 16 at 3e-4": claim})
 
 
-def repeated_answers() -> None:
+def every_64_updates() -> None:
     names = {"GRPO": "GRPO", "GSPO": "GSPO", "TIS": "TIS", "wide PPO": "PPO, 0.2 to 5"}
     claims("minus TOPR", names, {"after 64 updates": "staleness_by_rate tiny_long: 64 updates: {} ends above TOPR"})
 

@@ -1,4 +1,4 @@
-"""Beyond the papers: learning rate and age of answers; what to do with answers whose lengths decide their age."""
+"""Beyond the papers: learning rate and lag of answers; what to do with answers whose lengths decide their age."""
 
 from functools import partial
 
@@ -26,20 +26,20 @@ from reproduce.selection import Record, Runs, pick
 
 KEEP, DROP = "schedule.concurrency=8 schedule.when_stale=null", "schedule.when_stale=drop"
 WHEN_STALE = {"keep": [KEEP], "drop": [DROP], "wait": ["schedule.when_stale=wait"]}
-AGES = {
-    "age 0": ["schedule.lag=0"],
-    "age 1": ["schedule.lag=1"],
-    "age 4": ["schedule.lag=4"],
-    "age 16": ["schedule.lag=16"],
-    "age 64": ["schedule.lag=64"],
+LAGS = {
+    "lag 0": ["schedule.lag=0"],
+    "lag 1": ["schedule.lag=1"],
+    "lag 4": ["schedule.lag=4"],
+    "lag 16": ["schedule.lag=16"],
+    "lag 64": ["schedule.lag=64"],
 }
 when_stale = by_choice(WHEN_STALE)
-ages = by_choice(AGES | WHEN_STALE)
+lags = by_choice(LAGS | WHEN_STALE)
 RIVALS = {"GRPO": "grpo", "PPO": "ppo", "DPPO": "dppo_tv", "VESPO": "vespo", "TIS": "tis"}
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    labels = {"xlabel": "age of answers (updates)"}
+    labels = {"xlabel": "lag of answers (updates)"}
     drawn_panels = []
     for name, members in algorithms(runs).items():
         draw_cells = partial(cells, runs=members, key="schedule.lag")
@@ -52,18 +52,18 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 
 def fresh_is_best(algorithm: str) -> list[Decision]:
     def claims_at(rate: str) -> list[Decision]:
-        return [ends_above(f"{algorithm}, {rate}: age 0 ends above 64", "schedule.lag=0", "schedule.lag=64")]
+        return [ends_above(f"{algorithm}, {rate}: lag 0 ends above 64", "schedule.lag=0", "schedule.lag=64")]
 
     return [for_each(rates, claims_at)]
 
 
 def topr_above(name: str, rival: str) -> Decision:
     cell = "optim.lr=0.0003 schedule.lag=64"
-    return ends_above(f"at 3e-4, age 64: TOPR ends above {name}", f"topr {cell}", f"{rival} {cell}")
+    return ends_above(f"at 3e-4, lag 64: TOPR ends above {name}", f"topr {cell}", f"{rival} {cell}")
 
 
-def costs_more_by_age(algorithm: str) -> list[Decision]:
-    """Of two cells with nearly equal products of rate and age, the older one's answers cost more."""
+def costs_more_by_lag(algorithm: str) -> list[Decision]:
+    """Of two cells with similar products of rate and mean age, the older one's answers cost more."""
 
     def difference_of_costs(
         slow_new: np.ndarray, slow_old: np.ndarray, fast_new: np.ndarray, fast_old: np.ndarray, base: np.ndarray
@@ -79,7 +79,7 @@ def costs_more_by_age(algorithm: str) -> list[Decision]:
             "optim.lr=0.0003 schedule.lag=0",
             "optim.lr=0.0003 schedule.lag=16",
         )
-        return above(f"{algorithm}: age 64 at 1e-4 costs more than age 16 at 3e-4, each against age 0", interval)
+        return above(f"{algorithm}: lag 64 at 1e-4 costs more than lag 16 at 3e-4, each against lag 0", interval)
 
     return [judge]
 
@@ -124,8 +124,8 @@ def trained_length(record: Record) -> float:
 FIGURE = Figure(
     name="lag",
     title="Beyond the papers: learning rate and age",
-    claim="The same 64 updates on answers that are 0 to 64 updates old: does learning rate times age decide? And where "
-    "lengths decide the age, is it better to keep, drop or wait for what is older than 4 updates?",
+    claim="The same 64 updates on answers that wait for 0 to 64 updates: does learning rate times age decide? And "
+    "where lengths decide the age, is it better to keep, drop or wait for what is older than 4 updates?",
     experiments=(
         "lag",
         "lag algo=topr data=math optim.lr=3e-4 schedule.lag=null schedule.concurrency=8 schedule.tokens_per_update=8",
@@ -135,12 +135,12 @@ FIGURE = Figure(
     draw=grid(panels, columns=4),
     judge=decide(
         for_each(algorithms, fresh_is_best),
-        for_each(algorithms, costs_more_by_age),
+        for_each(algorithms, costs_more_by_lag),
         *(topr_above(name, rival) for name, rival in RIVALS.items()),
         others_end_above(lambda choice: f"ages by lengths: {choice} ends above keep", when_stale, "keep"),
         dropped_answers,
     ),
-    levels=(algorithms, ages, rates),
+    levels=(algorithms, lags, rates),
     wider=(),
     only_full=True,
     own_model=True,
@@ -164,6 +164,7 @@ FIGURE = Figure(
         "dropped_share_invalid",
         "trainer_idle",
     ),
-    note="An age is constant but for the first updates, which have no older answers. All rates of the grid are shown, "
-    "none is chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
+    note="Answers are as old as the lag, but in as many first updates only as old as the run: with lag 16 on average "
+    "13.9 updates, with lag 64, where all are drawn at the start, 31.5. All rates of the grid are shown, none is "
+    "chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
 )

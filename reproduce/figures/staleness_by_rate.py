@@ -47,7 +47,7 @@ losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_ANSWERS)
 COMPARED_ANSWERS = {name: LOSSES_OF_ANSWERS[name] for name in ("TOPR", "TOPR, without 1/T")}
 losses_with_fresh_runs = by_choice(LOSSES_OF_GROUPS | COMPARED_ANSWERS)
 losses_after_8 = by_choice({name: LOSSES_OF_GROUPS[name] for name in ("GRPO", "CISPO", "VESPO")})
-repeated_updates = by_setting(UPDATES, "{} updates", only=(8, 64))
+stale_updates = by_setting(UPDATES, "{} updates", only=(8, 64))
 WIDENED = {
     "PPO": ("ppo algo.eps_low=0.8", "ppo algo.eps_low=null"),
     "GSPO": ("gspo algo.eps_low=0.03", "gspo algo.eps_low=null"),
@@ -136,7 +136,7 @@ FIGURE = Figure(
     judge=decide(
         for_each(losses_after_8, cost_of(8)),
         for_each(losses_with_fresh_runs, cost_of(64)),
-        for_each(repeated_updates, against_topr),
+        for_each(stale_updates, against_topr),
         *map(wider_is_better, WIDENED),
     ),
     levels=(losses, stalenesses),
