@@ -88,7 +88,6 @@ def small_or_undecided() -> None:
             "mu tiny: TOPR, top-k 2: recomputing log μ ends above taking the sampler's"
         ),
         "unrounded minus int4 weights": "mismatch tiny: TOPR: unrounded ends above int4 without correction",
-        "TIS's correction of int4 minus none": "mismatch tiny: TOPR, int4: TIS ends above none",
         "the better of p̃ = 10 and 20 % minus the best other": (
             "fig5 tiny: p = 10 %: the better of 10 and 20 % ends above the best other effective proportion"
         ),
