@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
     from reproduce.check import check, finished_records, write_figure, write_records
+    from reproduce.figures import FIGURES
     from reproduce.files import write_file
     from reproduce.jobs import missing_runs, plan_figure, run_all
     from reproduce.page import write_page
@@ -95,16 +96,9 @@ def make_figures(options: argparse.Namespace) -> int:
         return int(not all(agreements))
     for need in needs:
         print(f"{need.figure.name}: drawn from {write_figure(need, request)} runs", flush=True)
-    page = write_page(figures_of_page(request.out), request.out)
+    page = write_page(FIGURES, request.out)
     print(f"wrote {page} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return code
-
-
-def figures_of_page(out: Path) -> list[Figure]:
-    """All figures, and the planned ones that `out` has records of."""
-    from reproduce.figures import FIGURES, PLANNED
-
-    return [*FIGURES, *(figure for figure in PLANNED if (out / f"{figure.name}.json").exists())]
 
 
 def is_of_repository(out: Path, root: Path = ROOT) -> bool:
@@ -127,14 +121,14 @@ def refuse_changed_code(out: Path, root: Path = ROOT) -> None:
 
 def read_request(options: argparse.Namespace) -> Request:
     """The options, checked; the runs of a check have their own folder, a new one unless a check was stopped."""
-    from reproduce.figures import FIGURES, PLANNED
+    from reproduce.figures import FIGURES
     from reproduce.jobs import Request
 
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
     overrides = [word for word in options.figures if "=" in word]
     refuse_unrecorded(overrides)
-    figures = choose_figures(FIGURES, options, planned=PLANNED)
+    figures = choose_figures(FIGURES, options)
     if options.check:
         folder = check_folder(overrides) / "check"
         if (folder / COMPARED).exists():
@@ -164,16 +158,11 @@ def refuse_unrecorded(overrides: Sequence[str]) -> None:
             )
 
 
-def choose_figures(
-    figures: Sequence[Figure], options: argparse.Namespace, *, planned: Sequence[Figure] = ()
-) -> list[Figure]:
-    """The figures that are named, or all; those that train their own model are left out where one is given.
-
-    planned: figures that are chosen by name alone.
-    """
+def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
+    """The figures that are named, or all; those that train their own model are left out where one is given."""
     names = [word for word in options.figures if "=" not in word]
     model = next((word for word in options.figures if word.startswith("model=")), None)
-    figure_of = {figure.name: figure for figure in (*figures, *planned)}
+    figure_of = {figure.name: figure for figure in figures}
     for name in names:
         if name not in figure_of:
             raise ConfigError(f"{name}: no such figure; allowed: {', '.join(figure_of)}")

@@ -39,6 +39,7 @@ STUDIES = (
     staleness_by_rate,
     lag,
     mismatch,
+    centering,
     masks,
     nats,
     frameworks,
@@ -46,4 +47,3 @@ STUDIES = (
     map,
 )
 FIGURES = tuple(module.FIGURE for module in (*PAPERS, *STUDIES))
-PLANNED = (centering.FIGURE,)  # without recorded runs: they run by name, and are on the page of a folder with records

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduce.figures import FIGURES, PLANNED
+from reproduce.figures import FIGURES
 from reproduce.jobs import Request
 from reproduce.selection import Runs
 
@@ -33,7 +33,7 @@ Level = float | tuple[float, ...]  # percent, or that of each seed
 
 
 def figure_named(name):
-    return next(figure for figure in (*FIGURES, *PLANNED) if figure.name == name)
+    return next(figure for figure in FIGURES if figure.name == name)
 
 
 def request_for(*figures, full=False, overrides=()):
