@@ -30,6 +30,7 @@ _JOINT_CHARS = 60
 _BARE = re.compile(r"[^\n$]{0,200}?(?=\$|\\[)\]])|[^\s$}]+")  # \boxed 5: to the end of its formula, or one word
 MAX_BOXES = 1000  # the last ones of a completion; a text with more repeats itself
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
+_CONFIRMATIONS = ("correct", "indeed correct", "right", "verified")  # "I hope the answer is correct."
 _MARKS = {
     "math": _BOX,
     "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
@@ -52,6 +53,7 @@ _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
 _SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]”’»」』`]|$)|[.!?](?=[A-Z])|<\||[。．！？｡।]")
 _COMMAND = re.compile(r"\\[A-Za-z]")
+_THOUGHT_START = "<think>"
 _THOUGHT_END = "</think>"
 
 
@@ -61,8 +63,9 @@ def extract(completion: str, answer_format: str) -> str | None:
     `answer_format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final
     answer is X."), "lenient" (the last \boxed{...}, "####", "answer is" or "answer:", else the last number) or
     "verdict" ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none). Text
-    up to the last `</think>` does not count, nor does what follows an answer as a further question ("Q:",
-    "Question:", "Problem:" at the start of a line), a further turn ("User:") or behind an end marker (</s>).
+    up to the last `</think>`, or from a `<think>` without end on, does not count, nor does what follows an answer as a
+    further question ("Q:", "Question:", "Problem:" at the start of a line), a further turn ("User:") or behind an end
+    marker (</s>).
 
     Raises ConfigError for another format.
     """
@@ -77,7 +80,10 @@ def extract(completion: str, answer_format: str) -> str | None:
     if answer_format == "math":
         statement = last_boxed(text)
     else:
-        statement, _ = _after_phrase(text, mark_pattern)
+        statement, start = _after_phrase(text, mark_pattern)
+        if statement in _CONFIRMATIONS and answer_format != "verdict":
+            confirmed_statement, _ = _after_phrase(text[:start], mark_pattern)
+            statement = confirmed_statement or statement
     if statement is None:
         return None
     if answer_format != "verdict":
@@ -90,7 +96,7 @@ def extract(completion: str, answer_format: str) -> str | None:
 
 def why_invalid(completion: str, answer_format: str) -> str:
     """Say why `extract` finds no answer in a completion."""
-    if "<think>" in completion and _THOUGHT_END not in completion:
+    if _THOUGHT_START in completion.rpartition(_THOUGHT_END)[2]:
         return "its thought does not end"
     mark = {
         "gsm8k": '"The answer is"',
@@ -155,16 +161,18 @@ def _own_text(completion: str, mark_pattern: re.Pattern[str]) -> str | None:
 
 
 def _after_thought(completion: str) -> str:
-    return completion.rpartition(_THOUGHT_END)[2]
+    """The text behind the last thought that ends, up to one that does not."""
+    text = completion.rpartition(_THOUGHT_END)[2]
+    return text.partition(_THOUGHT_START)[0]
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last balanced \boxed{...} or \fbox{...}; None if there is none or it is empty.
+    r"""The content of the last balanced \boxed{...} or \fbox{...} that is not empty; None if there is none.
 
     `\boxed 5` without braces counts up to the end of its formula. Boxes joined by nothing but commas, "and" or "or" are
     one answer, its parts separated by ", ", so that hedging gives a list; the same box over and over is one answer.
     """
-    boxes = _boxes(text)
+    boxes = [box for box in _boxes(text) if text[box.content].strip()]
     if not boxes:
         return None
     joined = [boxes[-1]]
@@ -177,7 +185,7 @@ def last_boxed(text: str) -> str | None:
     different_contents = {"".join(content.split()) for content in contents}
     if len(different_contents) == 1:
         contents = contents[:1]
-    return ", ".join(content for content in contents if content) or None
+    return ", ".join(contents)
 
 
 class _Box(NamedTuple):

@@ -38,7 +38,7 @@ _FIRST_GROUP = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _FURTHER_GROUP = re.compile(r"\d{3}(\.\d+)?")
 _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|math(?:rm|bf|it|sf|tt|normal|cal|bb)|operatorname\*?)\s*"
-    r"\{([^{}]{0,400})\}"
+    r"\{((?:\^\{\d\}|[^{}]){0,400})\}"
 )
 _LEXEME = re.compile(
     r"\\(?:[A-Za-z]+|[\s\S])|\d+\.\d+|\.\d+|\d+|[A-Za-z]+|<=|>=|!=|\*\*|\s+|[\s\S]", re.ASCII
@@ -66,7 +66,7 @@ GREEK = words(
 _DROPPED = words(
     r"""\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \displaystyle \textstyle
     \limits \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace
-    \thinspace \rm \bf \it"""
+    \thinspace \rm \bf \it \mathbf \mathrm \mathit \boldsymbol \underline"""
 ) | {"\\ ", "\\\n", "\\"}
 _SYNONYMS = {r"\euro": "", r"\pounds": ""} | first_words(
     r"""
@@ -116,14 +116,19 @@ _ARGUMENTS = {r"\frac": 2, r"\binom": 2} | dict.fromkeys(words(r"\sqrt \overline
 _MATRICES = words("matrix bmatrix Bmatrix smallmatrix array")
 _OPEN = words(r"( [ \{ \langle")
 _CLOSE = words(r") ] \} \rangle")
-_QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z .]*)")  # \text{5 cm}
-_REWRITTEN = (  # a root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.
+_QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z ./]*(?:\^\{?\d\}?)?)")  # \text{5 cm^2}
+# A root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.; 42_{10}, which
+# is 42; (204)_5, which is 204_5; 5 x 4.
+_REWRITTEN = (
     (re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII), r"\\sqrt{\1}"),
     (re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]"), r"\\\\"),
     (re.compile(r"\A\s*\$([^$]+)\$((?:\s+(?!or\b|and\b)[A-Za-z]+)+)\s*\Z"), r"\1\\text{\2}"),
     (re.compile(r"(?i)(?<=\d)(?:\s*(?=min|sec)|\s+|(?<=:\d\d))(min|sec|[ap]\.?m)\b\.?\s*\Z"), r"\\text{ \1}"),
+    (re.compile(r"(?<=\d)\s*_\s*\{\s*10\s*\}", re.ASCII), ""),
+    (re.compile(r"(?:\\left|(?<![\w}]))\((\d[\dA-Z]*)(?:\\right)?\)(?=\s*_)", re.ASCII), r"\1"),
+    (re.compile(r"(?<=\d)\s*x\s*(?=\\?\$?\d)", re.ASCII), "*"),
 )
-_SHORT_UNIT = re.compile(r"[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5}")  # \text{m} behind a value
+_SHORT_UNIT = re.compile(r"(?:[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5})(?:\^\{?\d\}?)?")  # \text{m} behind a value
 _WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} are mathematics, \text{4:30 p.m.} is not
 
 
@@ -219,7 +224,8 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    follows_value = number_like(token_before) or token_before in ("}", r"\pi", r"\circ")
+    # A slash: \text{km}/\text{h}.
+    follows_value = number_like(token_before) or token_before in ("}", r"\pi", r"\circ", "/")
     if follows_value and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
     items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}

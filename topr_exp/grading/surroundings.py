@@ -73,7 +73,8 @@ _LEADING_NUMBER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 NUMBER_IN_TEXT = re.compile(
-    rf"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_SCALE})*(?:{NUMERAL})*", re.ASCII | re.IGNORECASE
+    rf"(?:(?<![\w.)])-)?\$?(?:(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)(?:{_SCALE})*(?:{NUMERAL})*",
+    re.ASCII | re.IGNORECASE,
 )
 # Greek and mathematical letters, which are variables and constants; not μ and Ω of units.
 _SYMBOLS = "\u0370-\u03a8\u03aa-\u03bb\u03bd-\u03ff\u2100-\u2125\u2127-\u214f\U0001d400-\U0001d7ff"
@@ -83,6 +84,9 @@ _LETTER = rf"[^\W_{_DIGITS}{_SYMBOLS}]"
 _WORDS = re.compile(
     rf"(?:{_LETTER}|[\s,;:()\[\]'’.!?°%&$€£–—-]|/(?=\s?{_LETTER})|(?<=[A-Za-z])(?:[²³]|\^[23]|\^\{{[23]\}}))*"
 )
+# Units that the comparison would read as variables; the golds here are numbers alone.
+_SHORT_UNIT = re.compile(r"\s*(?:[mgshlLCF]|[kKMGT]B|kW|sq|yr|wk|qt|pt)\s*")
+_SPACED_WORDS = re.compile(r"\s(?:[^A-Za-z]*[A-Za-z]){3}")  # more letters than a product of variables has
 _SEPARATOR = re.compile(r"[,;:()\[\]/²³°^–—-]|\band\b", re.IGNORECASE)
 _PARENTHESIS = re.compile(r"(?<=\s)\(((?:[^()]|\([^()]{0,100}\)){0,200})\)")
 _MAX_CALCULATIONS = 3  # evaluated in one answer
@@ -109,8 +113,7 @@ def begins_with_number(text: str) -> bool:
 def without_words(answer: str) -> str:
     """The number before words that only describe it: 60 of "60 clips in April and May", 42 of "42 km/h (6 × 7)".
 
-    The answer stays as it is where the words hold another number, a letter, "or", "not" or the like, and where they are
-    a plain unit, which the comparison understands; those that it does not know, as in 60个, are dropped here.
+    The answer stays as it is where the words hold another number, a letter, "or", "not" or the like.
     """
     leading = _LEADING_NUMBER.match(answer)
     if leading is None:
@@ -122,7 +125,10 @@ def without_words(answer: str) -> str:
     words_behind_unit = UNIT_AT_START.sub("", words)
     if words_behind_unit != words and not words_behind_unit.strip(" .!"):
         return number
-    if _SEPARATOR.search(words_behind_unit) and _only_describe(_without_calculations(words_behind_unit, number)):
+    if _SHORT_UNIT.fullmatch(words):
+        return number
+    are_words = (words.isascii() and _SPACED_WORDS.match(words)) or _SEPARATOR.search(words_behind_unit)
+    if are_words and _only_describe(_without_calculations(words_behind_unit, number)):
         return number
     return answer
 
