@@ -12,7 +12,7 @@ from typing import TypeGuard
 from topr_exp.grading.expression import rational_value
 from topr_exp.grading.latex import GREEK, Tokens, TooComplexError, number_like, words
 from topr_exp.grading.sample_points import certainly_different
-from topr_exp.grading.structure import Group, Leaf, Named, Node, letters_of, parse, textual
+from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
 Equality = bool | None  # None: not decided
 LeafRule = Callable[[Leaf, Leaf], Equality]
@@ -31,8 +31,10 @@ class QuickRule:
             return False
         if gold.tokens == answer.tokens:
             return True
-        if textual(gold.tokens) is not None or textual(answer.tokens) is not None:
-            return letters_of(gold.tokens) == letters_of(answer.tokens)
+        gold_text = textual(gold.tokens)
+        answer_text = textual(answer.tokens)
+        if gold_text is not None or answer_text is not None:
+            return gold_text == answer_text
         if gold.relation != answer.relation:
             return False
         gold_value = rational_value(gold.tokens)

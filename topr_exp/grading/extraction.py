@@ -81,7 +81,7 @@ def extract(completion: str, answer_format: str) -> str | None:
         statement = last_boxed(text)
     else:
         statement, start = _after_phrase(text, mark_pattern)
-        if statement in _CONFIRMATIONS and answer_format != "verdict":
+        if statement in _CONFIRMATIONS and answer_format == "gsm8k":
             confirmed_statement, _ = _after_phrase(text[:start], mark_pattern)
             statement = confirmed_statement or statement
     if statement is None:

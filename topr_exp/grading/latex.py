@@ -117,15 +117,15 @@ _MATRICES = words("matrix bmatrix Bmatrix smallmatrix array")
 _OPEN = words(r"( [ \{ \langle")
 _CLOSE = words(r") ] \} \rangle")
 _QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z ./]*(?:\^\{?\d\}?)?)")  # \text{5 cm^2}
-# A root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.; 42_{10}, which
-# is 42; (204)_5, which is 204_5; 5 x 4.
+# A root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.; (204)_5, which
+# is 204_5; 42_{10}, which is 42; 5 x 4.
 _REWRITTEN = (
     (re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII), r"\\sqrt{\1}"),
     (re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]"), r"\\\\"),
     (re.compile(r"\A\s*\$([^$]+)\$((?:\s+(?!or\b|and\b)[A-Za-z]+)+)\s*\Z"), r"\1\\text{\2}"),
     (re.compile(r"(?i)(?<=\d)(?:\s*(?=min|sec)|\s+|(?<=:\d\d))(min|sec|[ap]\.?m)\b\.?\s*\Z"), r"\\text{ \1}"),
-    (re.compile(r"(?<=\d)\s*_\s*\{\s*10\s*\}", re.ASCII), ""),
     (re.compile(r"(?:\\left|(?<![\w}]))\((\d[\dA-Z]*)(?:\\right)?\)(?=\s*_)", re.ASCII), r"\1"),
+    (re.compile(r"(?<=\d)\s*_\s*\{\s*10\s*\}", re.ASCII), ""),
     (re.compile(r"(?<=\d)\s*x\s*(?=\\?\$?\d)", re.ASCII), "*"),
 )
 _SHORT_UNIT = re.compile(r"(?:[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5})(?:\^\{?\d\}?)?")  # \text{m} behind a value

@@ -129,15 +129,10 @@ def parse(text: str) -> Node:
 
 
 def textual(tokens: Tokens) -> str | None:
-    """The letters of an answer in words; None for mathematics."""
-    if _is_text(tokens) or _is_wordy(tokens):
-        return letters_of(tokens)
-    return None
-
-
-def letters_of(tokens: Tokens) -> str | None:
-    """Letters, digits and colons, to compare with words; None for mathematics. Single letters keep their case."""
+    """The letters of an answer in words, for comparison; None for mathematics. Single letters keep their case."""
     if any(token[0] == "\\" or token in "=<>+*/^" for token in tokens):
+        return None
+    if not (_is_text(tokens) or _is_wordy(tokens)):
         return None
     characters = "".join(tokens)
     letters = "".join(character for character in characters if character.isalnum() or character == ":")
@@ -240,23 +235,7 @@ def _group(kind: str, parts: list[Tokens], tokens: Tokens, depth: int) -> Node:
             items.append(item)
     if kind == "list" and len(items) == 1:
         return items[0]
-    if kind == "list" and (union := _union_of_inequalities(items, tokens)):
-        return union
     return Group(kind, tuple(items), tokens)
-
-
-def _union_of_inequalities(items: list[Node], tokens: Tokens) -> Named | None:
-    """x < 1 or x > 5 as a union of intervals; None unless all items are inequalities of the same name."""
-    intervals: list[Node] = []
-    names: set[Tokens] = set()
-    for item in items:
-        if not isinstance(item, Named) or (_RISING | _FALLING).isdisjoint(item.tokens):
-            return None
-        intervals.append(item.value)
-        names.add(item.name)
-    if len(names) != 1:
-        return None
-    return Named(names.pop(), Group("union", tuple(intervals), tokens), tokens)
 
 
 def _brackets(tokens: Tokens, depth: int) -> Node | None:
@@ -457,9 +436,6 @@ def _leaf(tokens: Tokens) -> Leaf:
         if unit is None and base_unit is not None:
             unit = base_unit + power
         value = body[:-1]
-        if len(value) > 1 and value[-1] in "/*":  # \text{km}/\text{h}, which contradicts no unit
-            value = value[:-1]
-            unit = ""
     return Leaf(value, unit)
 
 
@@ -469,8 +445,7 @@ def _is_unit(token: str, value: Tokens) -> bool:
     A product of letters is none: 6abc, and what follows other letters.
     """
     if token[0] == '"':
-        is_alternative = token.startswith(('"or ', '"and '))  # 3 or more, 3 and a half
-        return textual(value) is None and any(character.isalpha() for character in token) and not is_alternative
+        return textual(value) is None and any(character.isalpha() for character in token)
     if not (token.isalpha() and token.isascii() and len(token) > 1):
         return False
     follows_number = number_like(value[-1]) or (value[-1] == "}" and r"\frac" in value)

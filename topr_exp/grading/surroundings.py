@@ -86,6 +86,8 @@ _WORDS = re.compile(
 )
 # Units that the comparison would read as variables; the golds here are numbers alone.
 _SHORT_UNIT = re.compile(r"\s*(?:[mgshlLCF]|[kKMGT]B|kW|sq|yr|wk|qt|pt)\s*")
+_MONEY = re.compile("[$£€¥₹]")  # $5m is five millions
+_WORD_MARK = re.compile(r"['.]\s*[A-Za-z]|\A\s*percent\b")  # Mary's, sq. ft.; 18 sin a is a product
 _SPACED_WORDS = re.compile(r"\s(?:[^A-Za-z]*[A-Za-z]){3}")  # more letters than a product of variables has
 _SEPARATOR = re.compile(r"[,;:()\[\]/²³°^–—-]|\band\b", re.IGNORECASE)
 _PARENTHESIS = re.compile(r"(?<=\s)\(((?:[^()]|\([^()]{0,100}\)){0,200})\)")
@@ -125,10 +127,14 @@ def without_words(answer: str) -> str:
     words_behind_unit = UNIT_AT_START.sub("", words)
     if words_behind_unit != words and not words_behind_unit.strip(" .!"):
         return number
-    if _SHORT_UNIT.fullmatch(words):
+    is_money = _MONEY.search(number) is not None
+    if _SHORT_UNIT.fullmatch(words) and not is_money:
         return number
-    are_words = (words.isascii() and _SPACED_WORDS.match(words)) or _SEPARATOR.search(words_behind_unit)
-    if are_words and _only_describe(_without_calculations(words_behind_unit, number)):
+    is_no_product = number.endswith("%") or words_behind_unit != words or _WORD_MARK.search(words)
+    are_words = is_no_product and words.isascii() and _SPACED_WORDS.match(words)
+    if not are_words and _SEPARATOR.search(words_behind_unit) is None:
+        return answer
+    if _only_describe(_without_calculations(words_behind_unit, number)):
         return number
     return answer
 
