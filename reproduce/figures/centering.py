@@ -1,4 +1,4 @@
-"""Beyond the papers: score centering where the sampler is noisy or rounded, on raw and on group-relative rewards."""
+"""Beyond the papers: score centering where the sampler is noisy, rounded or older, on raw and group-relative rewards."""
 
 from functools import partial
 
@@ -12,6 +12,7 @@ NOISE = "sampler.mismatch.logits_noise"
 WEIGHTS = "sampler.mismatch.weights"
 GRPO = "algo=policy_gradient algo.rule=ppo algo.ratio=token algo.advantage=group_std algo.b_pos=1.2 algo.a_neg=0.8"
 ROUNDED = f"{NOISE}=0 {WEIGHTS}=int4"
+STALE = f"{NOISE}=0 schedule=async schedule.lag=4,16"
 CENTERED = "algo.center_scores=true sampler.top_logprobs=310"  # the whole vocabulary, which makes it exact
 HARDLY = 0.03  # of pass@1
 raw_losses = by_choice({"TOPR": ["topr"], "TIS": ["tis"], "IS": ["is"]})
@@ -22,16 +23,18 @@ mismatches = by_choice({
     "noise 0.3": [f"{NOISE}=0.3"],
     "noise 1": [f"{NOISE}=1.0"],
     "int4": [f"{WEIGHTS}=int4"],
+    "lag 4": ["schedule.lag=4"],
+    "lag 16": ["schedule.lag=16"],
 })  # fmt: skip
 with_and_without = by_choice({"as it is": ["algo.center_scores=null"], "centered": ["algo.center_scores=true"]})
 centered_by_mismatch = crossed(mismatches, with_and_without)
 
 
 def experiments() -> tuple[str, ...]:
-    """The sweeps: both kinds of losses, both kinds of mismatch, with and without."""
+    """The sweeps: both kinds of losses, all kinds of mismatch, with and without."""
     sweeps = []
     for loss in ("", GRPO):
-        for mismatch in ("", ROUNDED):
+        for mismatch in ("", ROUNDED, STALE):
             for centering in ("", CENTERED):
                 sweeps.append(" ".join(filter(None, ["centering", loss, mismatch, centering])))
     return tuple(sweeps)
@@ -74,7 +77,8 @@ FIGURE = Figure(
     only_full=True,
     own_model=True,
     metrics=("ess", "sampler_kl_token", "grad_norm"),
-    note="Stories of 10 turns, new answers after every update, all losses at 3e-4, μ as the sampler drew. GRPO: "
+    note="Stories of 10 turns, 32 updates at 3e-4, μ as the sampler drew. Answers are new or, with a lag, of the "
+    "weights 4 or 16 updates before. GRPO: "
     "`algo=policy_gradient` with PPO's rule, token ratios and standardised advantages. Centered: by the whole "
     "distribution of the sampler. TOPR, TIS and IS weigh the whole answer, where centering is exact only at weight 1.",
 )
