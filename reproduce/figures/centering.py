@@ -1,4 +1,4 @@
-"""Beyond the papers: score centering where the sampler is noisy, rounded or older, on raw and group-relative rewards."""
+"""Beyond the papers: score centering where the sampler is noisy, rounded or older; raw and group-relative rewards."""
 
 from functools import partial
 
