@@ -34,8 +34,8 @@ def expected_score(batch: Batch, log_weight: LogWeight) -> Tensor:
     drawable_log_q = log_q.where(is_drawable, 0.0)
     log_product = drawable_log_q + log_weight(log_p - drawable_log_q)
     expected_weight = log_product.exp().where(is_drawable, 0.0)  # q_v w_v, [B, T, k]
-    tail = tail_weight(log_p, log_q, log_weight) * log_p.exp()
-    coefficient = expected_weight - tail
+    moved_tail = tail_weight(log_p, log_q, log_weight) * log_p.exp()  # α w_rest p_v, [B, T, k]
+    coefficient = expected_weight - moved_tail
     return (coefficient * head_logp).sum(-1)
 
 
@@ -51,7 +51,7 @@ def tail_weight(log_p: Tensor, log_q: Tensor, log_weight: LogWeight) -> Tensor:
 
 
 def check_head(batch: Batch) -> None:
-    """Raise TOPRError for a head of another shape than [B, T, k], or one policy's only."""
+    """Raise TOPRError unless both policies' heads are there, of shape [B, T, k]."""
     shape = list(batch.logp.shape)
     head_shape = list(needed(batch, "head_logp").shape)
     check_field("head_logp", f"of shape {[*shape, 'k']}", head_shape, head_shape[:-1] == shape)

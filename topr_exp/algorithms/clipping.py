@@ -89,7 +89,7 @@ class GroupClipped(GroupLoss, Clipped):
     A response with A < 0 whose mean −δ_t is above `off_policy_mask` is left out (arXiv 2512.02556); null: none.
     """
 
-    off_policy_mask: float | None
+    off_policy_mask: float | None  # no field here: each subclass has it at its own place among its keys
 
     @property
     def drops_tokens(self) -> bool:
@@ -178,9 +178,9 @@ class GMPO(GroupLoss, Clipped):
         delta = token_log_ratio(batch)
         is_clipped = is_pushed_out(delta, advantage[:, None], -self.eps_low, self.eps_high)
         limit = delta.detach().clamp(-self.eps_low, self.eps_high)
-        clipped_delta = delta.where(~is_clipped, limit)  # δ'
+        clipped_delta = limit.where(is_clipped, delta)  # δ'
         mean_delta = clipped_delta.sum(1) / lengths(batch)
-        mean_ratio = mean_delta.masked_fill(advantage == 0, 0.0).exp()
+        mean_ratio = mean_delta.masked_fill(advantage == 0, 0.0).exp()  # else 0 · e^∞ would be NaN
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)}
         return LossOutput(-advantage * mean_ratio, metrics)
 
@@ -258,8 +258,8 @@ class REDDrop(GroupLoss):
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
         group = needed(batch, "group")
         sample = needed(batch, "sample")
-        positives = group_total(batch, batch.positive.to(batch.reward.dtype))
+        positive_count = group_total(batch, batch.positive.to(batch.reward.dtype))
         is_same_group = group[:, None] == group[None, :]
         is_earlier = sample[None, :] < sample[:, None]
-        is_earlier_negative = is_same_group & is_earlier & ~batch.positive[None, :]
-        return batch.positive | (is_earlier_negative.sum(1) < positives)
+        is_earlier_negative = is_same_group & is_earlier & ~batch.positive[None, :]  # [B, B], the others in columns
+        return batch.positive | (is_earlier_negative.sum(1) < positive_count)

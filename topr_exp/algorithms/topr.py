@@ -115,7 +115,8 @@ class Tapered(Loss):
     def limited_ratio(self, batch: Batch, advantage: Tensor) -> "LimitedRatio":
         """The ratio with the limits of each response, by the sign of its advantage."""
         log_ratio = self.log_weighing_ratio(batch)
-        is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)  # at 0, without a gradient, the verdict
+        # A = 0 gives no gradient: there the verdict chooses the limits, which only the metrics show.
+        is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)
         if log_ratio.ndim == 2:
             is_positive = is_positive[:, None]
         log_a = log_limits(self.a_pos, self.a_neg, is_positive, batch)
