@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.runs.finished import MARK
+from topr_exp.runs.finished import DONE_FILE
 
 KILL = "kill"
 WRITE_ERRORS = ("ENOSPC", "EIO", KILL)
@@ -331,7 +331,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 def steady_content(path: Path) -> bytes:
     """Return a file's bytes without values that differ from attempt to attempt."""
-    if path.name == MARK:  # the checksums of files that are compared anyway
+    if path.name == DONE_FILE:  # the checksums of files that are compared anyway
         return b""
     content = path.read_bytes()
     if path.suffix == ".json":

@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runs.finished import MARK, changed_results
+from topr_exp.runs.finished import DONE_FILE, changed_results
 from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
@@ -33,7 +33,7 @@ def track(options: argparse.Namespace) -> int:
     for setting in options.settings:
         refuse_retired(setting.partition("=")[0])
         raise ConfigError(f"{setting}: no setting is read here")
-    if not (folder / MARK).exists():
+    if not (folder / DONE_FILE).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     for fault in changed_results(folder) or ():  # none of a mark without checksums
         warn(f"{folder}, changed since it finished: {fault}")

@@ -5,11 +5,11 @@ import pytest
 from tests.conftest import small_config
 from topr_exp import compare, pipeline, track
 from topr_exp.report.reader import find_runs
-from topr_exp.runs.finished import MARK, changed_results, result_files
+from topr_exp.runs.finished import DONE_FILE, changed_results, result_files
 from topr_exp.runtime.checksums import write_checksum_list
 from topr_exp.store.__main__ import main as store
 
-WITHOUT_CHECKSUM = {"log.txt", "state.json", MARK}  # they go on changing; the mark's own is in it
+WITHOUT_CHECKSUM = {"log.txt", "state.json", DONE_FILE}  # they go on changing; the mark's own is in it
 WITH_OWN_CHECKSUMS = {"model", "store"}
 
 
@@ -53,7 +53,7 @@ def test_each_changed_result_is_named(run_folder):
 
 
 def test_a_mark_that_is_cut_short_or_names_files_outside_of_its_folder_is_refused(run_folder):
-    mark = run_folder / MARK
+    mark = run_folder / DONE_FILE
     mark.write_bytes(mark.read_bytes()[:-3])
     assert changed_results(run_folder) == ["DONE is no whole list of checksums"]
 
@@ -79,7 +79,7 @@ def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_vers
     assert store(["verify", str(run_folder)]) == 1
     assert f"DAMAGED  {run_folder}: metrics.jsonl has another checksum" in capsys.readouterr().out
 
-    (run_folder / MARK).write_bytes(b"")
+    (run_folder / DONE_FILE).write_bytes(b"")
     assert store(["verify", str(run_folder)]) == 0
     assert f"no sums  {run_folder}: finished by a version that kept no checksums" in capsys.readouterr().out
 

@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 
 from topr_exp.runs.attempt import ERROR, last_error
-from topr_exp.runs.finished import MARK, changed_results
+from topr_exp.runs.finished import DONE_FILE, changed_results
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.json_files import MISSING, as_number, name_lines, read_lines
 from topr_exp.runtime.terminal import printable, warn
 from topr_exp.types import TOPRError
 
-RUN_FILES = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
+RUN_MARKERS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 DONE = "done"  # the status of a finished run, that has its mark
 SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")  # hold no runs
 SEARCH_DEPTH = 4  # levels below a given folder
@@ -79,7 +79,7 @@ class Run:
 
     def read(self) -> None:
         """Fill the fields from the files of the folder."""
-        if (self.path / MARK).exists():
+        if (self.path / DONE_FILE).exists():
             self.status = DONE
         self._read_settings()
         self.environment = self._read_json("environment.json", is_expected=False)
@@ -226,7 +226,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
             paths.setdefault(path.resolve(), path)
     if not paths:
         names = ", ".join(map(str, folders))
-        raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_FILES)})")
+        raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_MARKERS)})")
     runs = []
     for path in sorted(paths.values(), key=str):
         run = read_run(path)
@@ -240,7 +240,7 @@ def run_folders(folder: Path, depth: int) -> Iterator[Path]:
     entries: list[Path] = []
     try:
         is_model = (folder / "tokenizer.json").exists()
-        is_run = not is_model and any((folder / name).is_file() for name in RUN_FILES)
+        is_run = not is_model and any((folder / name).is_file() for name in RUN_MARKERS)
         if depth > 0 and not is_run:
             entries = sorted(folder.iterdir())
     except PermissionError:

@@ -10,7 +10,7 @@ from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.checksums import file_digest, list_damage, read_checksum_list, write_checksum_list
 from topr_exp.runtime.files import disk_errors, folder_size, list_files, read_file
 
-MARK = "DONE"
+DONE_FILE = "DONE"
 RESULTS = (
     "config.json",
     "config.yaml",
@@ -36,7 +36,7 @@ def mark_finished(folder: Path) -> None:
     with disk_errors(f"read {folder}"):
         for path in result_files(folder):
             checksums[path.relative_to(folder).as_posix()] = file_digest(path)
-    write_checksum_list(folder / MARK, checksums)
+    write_checksum_list(folder / DONE_FILE, checksums)
 
 
 def changed_results(folder: Path) -> list[str] | None:
@@ -44,13 +44,13 @@ def changed_results(folder: Path) -> list[str] | None:
 
     An older version's mark is an empty file. TOPRError for a file that can't be read.
     """
-    path = folder / MARK
+    path = folder / DONE_FILE
     with disk_errors(f"read {path}"):
         if not path.exists() or not read_file(path):
             return None
     checksums = read_checksum_list(path)
     if checksums is None:
-        return [f"{MARK} is no whole list of checksums"]
+        return [f"{DONE_FILE} is no whole list of checksums"]
     return list(list_damage(folder, checksums))
 
 

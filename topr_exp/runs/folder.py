@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt, provenance
 from topr_exp.runs.console import describes_run
-from topr_exp.runs.finished import MARK, changed_results, keeps_no_model, mark_finished, model_folders_of
+from topr_exp.runs.finished import DONE_FILE, changed_results, keeps_no_model, mark_finished, model_folders_of
 from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runs.run_files import read_run_file
@@ -78,7 +78,7 @@ class RunFolder:
         cleanup.enter_context(lock_run_folder(self.path))
         attempt.keep_log(self.path)
         with disk_errors(f"write in {self.path}"):
-            (self.path / MARK).unlink(missing_ok=True)
+            (self.path / DONE_FILE).unlink(missing_ok=True)
         self._write_description()
         self._read_state()
         attempt.remove_partial_files(self.path)
@@ -189,7 +189,7 @@ class RunFolder:
     @property
     def done(self) -> bool:
         """True once the run is finished."""
-        return (self.path / MARK).exists()
+        return (self.path / DONE_FILE).exists()
 
     @distributed.main_process_only
     def finish(self, summary: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
 from topr_exp.models import model_folder
 from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import check_targets, linear_layers
-from topr_exp.runs.finished import MARK
+from topr_exp.runs.finished import DONE_FILE
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
 from topr_exp.runs.supply import check_supply
 from topr_exp.runtime.json_files import read_object
@@ -257,7 +257,7 @@ def remedy_for_golds(data: DataConfig) -> str:
 
 def check_machine(configs: Iterable[Config]) -> None:
     """Raise ConfigError for an output folder, GPU or sampler that unfinished runs need and this machine lacks."""
-    unfinished = [config for config in configs if config.overwrite or not (config.folder / MARK).exists()]
+    unfinished = [config for config in configs if config.overwrite or not (config.folder / DONE_FILE).exists()]
     output_dirs = {config.folder.parent: config.output_dir for config in unfinished}
     for folder, name in output_dirs.items():
         check_output_dir(folder.absolute(), name)

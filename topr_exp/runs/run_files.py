@@ -127,5 +127,8 @@ RUN_FILES: dict[str, type] = {
 
 
 def read_run_file(path: Path, *, unreadable_is_damage: bool = False) -> tuple[dict[str, Any], str]:
-    """Return the object in one of RUN_FILES and ""; or {} and its fault, in words that continue the file's name."""
+    """Return the object in one of RUN_FILES and ""; or {} and its fault, in words that continue the file's name.
+
+    unreadable_is_damage: as in `read_object`.
+    """
     return read_typed_object(path, RUN_FILES[path.name], unreadable_is_damage=unreadable_is_damage)

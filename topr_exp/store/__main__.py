@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from topr_exp.runs.finished import MARK, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
+from topr_exp.runs.finished import DONE_FILE, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
 from topr_exp.runtime.checksums import CHECKSUMS, find_damage
 from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import folder_size
@@ -135,7 +135,7 @@ def verify_folder(folder: Path) -> int:
             store_roots.add(path.parents[2])
         elif path.name == CHECKSUMS:
             weight_folders.add(path.parent)
-        elif path.name == MARK:
+        elif path.name == DONE_FILE:
             runs.append(path.parent)
 
     damage_count = len(unreadable)

@@ -211,7 +211,7 @@ class Table:
 
         if self.derivation is None:
             self.derivation = rows_of_source(self)
-        shards = [self.shard(index) for index in range(self.shards)]
+        shards = [self.shard(index) for index in range(self.shards)]  # notes its file in `files_read`
         files = [self.store.files_read[self.shard_file(index)] for index in range(self.shards)]
         bounds = list(accumulate(map(len, shards), initial=0))
         return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._reading))

@@ -8,10 +8,11 @@ from topr_exp.types import TOPRError
 
 
 def verify_table(table: Table) -> int:
-    """Compute the checksums of a table's shards and print the outcome; returns how many are damaged."""
+    """Compute the checksums of a table's shards and print the outcome; returns the number of faults, its key's too."""
     try:
-        derived = Table(table.store, table.folder, table.key, table.shards, intact_derivation(table))
-        faults = [derived.fault(index, always=True) for index in range(table.shards)]
+        derivation = intact_derivation(table)
+        same_table = Table(table.store, table.folder, table.key, table.shards, derivation)
+        faults = [same_table.fault(index, always=True) for index in range(table.shards)]
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
         return 1

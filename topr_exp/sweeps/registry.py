@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from topr_exp.runs.finished import MARK
+from topr_exp.runs.finished import DONE_FILE
 from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.local import LocalScheduler
 from topr_exp.sweeps.run_status import RunStatus, read_status
@@ -16,12 +16,12 @@ SCHEDULERS: dict[str, Scheduler] = {"slurm": SlurmScheduler(), "local": LocalSch
 
 def read_statuses(runs: Sequence[Run]) -> tuple[list[RunStatus], str]:
     """Read the states of runs; returns them and why a scheduler gave no answer, "" if all did."""
-    unfinished_runs = [run for run in runs if not (run.folder / MARK).exists()]
-    job_by_name: dict[str, JobState] = {}
+    unfinished_runs = [run for run in runs if not (run.folder / DONE_FILE).exists()]
+    state_by_job: dict[str, JobState] = {}
     problem = ""
     for scheduler in SCHEDULERS.values():
         answer = scheduler.states(unfinished_runs)
-        job_by_name.update(answer.by_job)
+        state_by_job.update(answer.by_job)
         problem = problem or answer.problem
-    jobs = JobStates(job_by_name, problem)
+    jobs = JobStates(state_by_job, problem)
     return [read_status(run, jobs) for run in runs], problem

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runs import attempt, run_lock
-from topr_exp.runs.finished import MARK
+from topr_exp.runs.finished import DONE_FILE
 from topr_exp.runs.run_files import LAUNCH, read_run_file
 from topr_exp.runtime import locks
 from topr_exp.runtime.json_files import MISSING, as_number, read_lines
@@ -84,7 +84,7 @@ def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobS
 
     stored_state: state.json, {} for none; fault: why it could not be read.
     """
-    if (run.folder / MARK).exists():
+    if (run.folder / DONE_FILE).exists():
         return RunState.DONE, ""
     owner = run_lock.find_owner(run.folder / run_lock.CLAIM)
     if owner is not None:

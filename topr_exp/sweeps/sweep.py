@@ -118,7 +118,9 @@ def read_run(folder: Path) -> Run | None:
 def read_runs(sweep: Path) -> list[Run]:
     """Read the runs of a sweep, by number; [] if there is no sweep."""
     with disk_errors(f"read {sweep}"):
-        folders = [path for path in sweep.iterdir() if path.is_dir()] if sweep.is_dir() else []
+        if not sweep.is_dir():
+            return []
+        folders = [path for path in sweep.iterdir() if path.is_dir()]
     runs = filter(None, map(read_run, folders))
     return sorted(runs, key=lambda run: (run.number, run.folder))
 

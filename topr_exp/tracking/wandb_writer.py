@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from topr_exp.runs.finished import MARK
+from topr_exp.runs.finished import DONE_FILE
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Record
 from topr_exp.runs.run_files import read_run_file
@@ -66,6 +66,7 @@ class WandbWriter(Writer):
         return self._init("offline")
 
     def _init(self, mode: Literal["offline"] | None) -> Any:
+        """Start the client; mode None: WANDB_MODE's, else online."""
         import wandb
 
         config, _ = read_run_file(self.folder / "config.json")
@@ -96,14 +97,15 @@ class WandbWriter(Writer):
 
         record = point.record
         row: Record = dict(chart_values(point.kind, record))
-        if point.kind != "train" and not record.get("subset"):
+        is_on_whole_test_set = point.kind != "train" and not record.get("subset")
+        if is_on_whole_test_set:  # completions.jsonl shows its completions
             samples = sample_rows(self.folder, record["iteration"])
             if samples:
                 row["completions"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=samples)
         self._run.log(row, step=point.step)
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
-        if (self.folder / MARK).exists():
+        if (self.folder / DONE_FILE).exists():
             summary, _ = read_run_file(self.folder / "summary.json")
             for name, value in flatten(summary):
                 if not isinstance(value, (dict, list)):
