@@ -24,7 +24,7 @@ def work(clock):
     """A function: work that did so many units in so many seconds."""
 
     def do(kind, total, count, seconds):
-        progress = Progress(kind, total, "units", kind)
+        progress = Progress(kind, total, "units", kind=kind)
         clock.now += seconds
         progress.update(count)
         return progress

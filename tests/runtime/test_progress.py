@@ -10,7 +10,7 @@ from topr_exp.runtime.progress import CLEAR_LINE, Progress
 
 
 def sampling(total, **options):
-    return Progress("sampling", total, "completions", "sampling", rate_unit="tokens", **options)
+    return Progress("sampling", total, "completions", kind="sampling", rate_unit="tokens", **options)
 
 
 def test_the_time_left_goes_by_the_pace_of_this_attempt(clock):
@@ -81,7 +81,7 @@ def test_lines_come_while_a_unit_takes_long_and_end_with_the_work():
 
 def test_only_the_innermost_work_is_shown_and_none_ends_that_failed():
     def fail():
-        with Progress("training", 4, "updates", "training"):
+        with Progress("training", 4, "updates", kind="training"):
             wait_for(terminal.lines)
             with sampling(512):
                 count = len(terminal.lines()) + 1  # one of training may be on its way

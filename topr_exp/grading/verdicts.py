@@ -32,7 +32,10 @@ def grade_completions(completions: Completions, grading: Grading, store: Store) 
         "version": version(grading.grader),
     }
     table = completions.derived_table(store, "verdicts", key)
-    with open_grader(grading) as grader, Progress("grading", len(completions), "completions", "grading") as progress:
+    with (
+        open_grader(grading) as grader,
+        Progress("grading", len(completions), "completions", kind="grading") as progress,
+    ):
 
         def make_shard(shard: int) -> pa.Table:
             rows = shard_rows(completions, shard)

@@ -77,7 +77,7 @@ class Progress:
     """
 
     def __init__(
-        self, label: str, total: int, unit: str, kind: Kind, *, done: int = 0, rate_unit: str | None = None
+        self, label: str, total: int, unit: str, *, kind: Kind, done: int = 0, rate_unit: str | None = None
     ) -> None:
         self.label = label
         self.total = total

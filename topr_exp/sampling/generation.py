@@ -101,7 +101,7 @@ def sample_completions(
     table = store.table("rollouts", key, len(prompts_by_shard), derivation)
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
-    progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
+    progress = Progress(label, len(prompts) * n, "completions", kind="sampling", rate_unit="tokens")
 
     def make_shard(shard: int) -> pa.Table:
         if shard == 0:  # which one of the processes makes

@@ -145,7 +145,7 @@ def read_or_score(
     stored = completions.stored
     assert stored is not None
     table = completions.derived_table(store, "logprobs", key)
-    progress = Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens")
+    progress = Progress(label, len(completions), "completions", kind="scoring", rate_unit="completion tokens")
 
     def score_shard(shard: int) -> pa.Table:
         logp = log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)

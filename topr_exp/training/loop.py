@@ -41,15 +41,15 @@ def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration:
     Raises TOPRError after a pass over a fixed set without any gradient: positives alone where nothing is correct, a
     group-relative loss where no group is mixed.
     """
-    updates = source.update_count
+    update_count = source.update_count
     if trainer.restored is not None:
         source.restore(trainer.restored)
-    progress = Progress("training", updates, "updates", "training", done=trainer.step, rate_unit="tokens")
+    progress = Progress("training", update_count, "updates", kind="training", done=trainer.step, rate_unit="tokens")
     with progress:
         trainer.report_tokens_to(progress.advance)
-        while trainer.step < updates:
+        while trainer.step < update_count:
             global_batch = source.global_batch(trainer.step, progress)
-            metrics = trainer.update(global_batch, updates)
+            metrics = trainer.update(global_batch, update_count)
             record = {"iteration": iteration, **global_batch.round_metrics, **metrics}
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
@@ -60,7 +60,7 @@ def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration:
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"
                 )
-            trainer.checkpoint(journal, updates, save_every, source.checkpoint_files)
+            trainer.checkpoint(journal, update_count, save_every, source.checkpoint_files)
 
 
 def progress_note(record: dict[str, float]) -> str:
