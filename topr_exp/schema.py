@@ -160,8 +160,7 @@ def hints_of(schema: Any) -> dict[str, Any]:
 
 def options_of(hint: Any) -> tuple[Any, ...]:
     """The types that an annotation allows."""
-    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    if is_union:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return typing.get_args(hint)
     return (hint,)
 
@@ -201,8 +200,9 @@ def refuse_strange_characters(key: str, text: str) -> None:
 
 
 def convert_items(key: str, values: list[Any] | dict[Any, Any], option: Any) -> list[Any] | dict[Any, Any]:
-    """A list or a dict, each of its values as the type `option` asks; as they are where it says nothing of them."""
-    (*_, item_hint) = typing.get_args(option) or (Any,)
+    """A list or a dict, each of its values converted to the type that `option` has for them, if any."""
+    type_arguments = typing.get_args(option) or (Any,)
+    item_hint = type_arguments[-1]  # of a dict they are its keys' type and its values'
     if isinstance(values, dict):
         return {name: convert(f"{key}.{name}", item, item_hint) for name, item in values.items()}
     return [convert(f"{key}[{i}]", item, item_hint) for i, item in enumerate(values)]
@@ -210,16 +210,16 @@ def convert_items(key: str, values: list[Any] | dict[Any, Any], option: Any) -> 
 
 def wrong_type(key: str, value: Any, options: Collection[Any]) -> ConfigError:
     """The error for a value that is of none of the types that are allowed."""
-    hint = ""
+    advice = ""
     if str in options and isinstance(value, (bool, int, float)):  # such as 007, of which 7 is left
-        hint = "; a text that looks like a number needs quotes"
+        advice = "; a text that looks like a number needs quotes"
     if isinstance(value, str) and {int, float} & {*options} and is_number(value):
-        hint = (
+        advice = (
             "; it is a text, as is each number in quotes, after a 0 or from ${oc.env:NAME} "
             "(a YAML makes it a number by ${oc.decode:${oc.env:NAME}})"
         )
     expected = " or ".join(map(describe, options))
-    return ConfigError(f"{key}={show(value)}: expected {expected}{hint}")
+    return ConfigError(f"{key}={show(value)}: expected {expected}{advice}")
 
 
 def is_number(text: str) -> bool:
@@ -291,8 +291,8 @@ def literal(value: Any) -> Any:
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested settings by dotted key.
 
-    leaves: keys of the leaves of several runs. A group within a group at one of them, which is null or empty in another
-    run, is yielded too, whole, before its own leaves: so both have a value of that key.
+    leaves: keys that are leaves in some run. A group within a group with one of these keys, because it is null or empty
+    in another run, is yielded whole before its own leaves, so that both runs have a value of that key.
     """
     for key, item in value.items():
         name = f"{prefix}{key}"
@@ -307,8 +307,7 @@ def class_path(value: Any) -> str | None:
     """The `_target_` of a loss, a source, a user's sampler or a staleness policy; None for any other settings."""
     kind = type(value)
     has_method = any(callable(getattr(kind, name, None)) for name in ("problems", "build_sampler", "rank"))
-    is_target = has_method or hasattr(kind, "needs")
-    if is_target:
+    if has_method or hasattr(kind, "needs"):
         return f"{kind.__module__}.{kind.__qualname__}"
     return None
 
@@ -400,7 +399,7 @@ def differs_from_yaml(own_loss: Any, key: str, value: Any) -> bool:
     return own_loss is not None and getattr(own_loss, key.removeprefix("algo.")) != value
 
 
-def non_default_parts(settings: Any, shown_keys: Collection[str] = (), prefix: str = "") -> Iterator[str]:
+def non_default_parts(settings: Any, shown_keys: Collection[str], prefix: str = "") -> Iterator[str]:
     """The settings that are not at their default, as parts of a name; what is too long for one stands in the hash.
 
     shown_keys: of settings without a default that are parts, too.

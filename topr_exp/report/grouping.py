@@ -15,7 +15,7 @@ from topr_exp.report.estimates import Groups, best_first
 from topr_exp.report.reader import Run, find_runs
 from topr_exp.report.repetitions import Repetitions, gold_answers, read_repetitions
 from topr_exp.runtime.terminal import plural, printable
-from topr_exp.schema import NOT_IDENTITY, flatten
+from topr_exp.schema import NOT_IDENTITY, flatten, is_number
 from topr_exp.types import TOPRError
 
 IGNORED_KEYS = (*NOT_IDENTITY, *RETIRED, "evaluation.every")  # do not change a result
@@ -273,8 +273,4 @@ def is_unambiguous(text: str) -> bool:
     """Return True for a text that can't be read as another value, or as several."""
     if text in (NULL_TEXT, "true", "false") or text.startswith(("[", "{", '"')) or ", " in text:
         return False
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
+    return not is_number(text)
