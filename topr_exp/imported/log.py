@@ -20,7 +20,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
 ROWS_PER_SHARD = 10_000
-READING = 2  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
+READER_VERSION = 2  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
 COLUMN_TYPES = dict.fromkeys(TEXTS, pa.string()) | {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
     "logprobs": pa.list_(pa.float32()),
@@ -68,7 +68,8 @@ def open_reader(source: str, settings: Sequence[str]) -> RolloutReader:
         key = text.lstrip("+").partition("=")[0]
         if not any(key == read_key or key.startswith(f"{read_key}.") for read_key in READ_KEYS):
             raise ConfigError(f"{text}: an import does not read {key}; it reads {', '.join(READ_KEYS)}")
-    _, composed = next(iter(Composer(parse_arguments(list(settings))).jobs()))
+    composer = Composer(parse_arguments(list(settings)))
+    _, composed = next(composer.jobs())
     data = load(composed).data
     return RolloutReader(source, data.columns, data.skip_malformed)
 
@@ -82,7 +83,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     shard_sizes = tuple(map(len, shards))
     key = {
         "content": content_digest(reader.source),
-        "reading": READING,
+        "reading": READER_VERSION,
         "rows": sum(shard_sizes),
         "per_shard": ROWS_PER_SHARD,
         "read_as": sorted(f"{role}={name}" for role, name in reader.names.by_role.items()),

@@ -61,7 +61,7 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     """Describe a log without training on it, by the settings of a run; without `model=NAME` what needs no model."""
     quoted_source = source.replace("'", r"\'")
     composer = Composer(parse_arguments([*settings, f"data.completions='{quoted_source}'"]))
-    _, composed = next(iter(composer.jobs()))
+    _, composed = next(composer.jobs())
     config = load(composed)
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))
@@ -144,18 +144,19 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
 
 
 def count_repeats(columns: pa.Table, group_index: NDArray[np.integer]) -> int:
-    """Count the groups whose completions are those of the same prompt at an earlier step, two or more.
+    """Count the groups of two or more completions that repeat those of the same prompt at an earlier step.
 
     TRL logs a batch at each step, also where several steps train on it (num_iterations, steps_per_generation).
     """
-    contents: dict[int, list[str | int]] = {}  # by group its prompt, then hashes of its completions
-    rows = chain.from_iterable(map(pa.RecordBatch.to_pylist, columns.select(["problem_id", "text"]).to_batches()))
+    hashes_by_group: dict[tuple[int, str], list[int]] = {}  # of a group's completions, by group and its prompt
+    batches = columns.select(["problem_id", "text"]).to_batches()
+    rows = chain.from_iterable(map(pa.RecordBatch.to_pylist, batches))
     for group, row in zip(group_index.tolist(), rows, strict=True):
         step, _, prompt = (row["problem_id"] or "").partition(", ")
         if step.startswith("step "):  # as `imported.rows` names the problem of a prompt and a step
-            contents.setdefault(group, [prompt]).append(hash(row["text"]))
-    groups = [tuple(content) for content in contents.values() if len(content) > 2]
-    return len(groups) - len(set(groups))
+            hashes_by_group.setdefault((group, prompt), []).append(hash(row["text"]))
+    contents = [(prompt, *hashes) for (_, prompt), hashes in hashes_by_group.items() if len(hashes) > 1]
+    return len(contents) - len(set(contents))
 
 
 def describe_ends(completions: Completions, policy: Policy) -> str:

@@ -30,8 +30,8 @@ VERL_ROW = {"step", "input", "output"}
 class ColumnNames:
     """Names of a log's columns, for messages."""
 
-    by_role: dict[str, str] = field(default_factory=dict)  # that were read, of all rows
-    newest_row: tuple[str, ...] = ()
+    by_role: dict[str, str] = field(default_factory=dict)  # the column that a role was last read from
+    newest_row: tuple[str, ...] = ()  # its columns
 
     def add_row(self, columns: tuple[str, ...], roles: Mapping[str, str]) -> None:
         """Note the columns of a row, and those from which roles were read."""
@@ -85,6 +85,7 @@ def assign_roles(names: tuple[str, ...], filled: tuple[str, ...], columns: Colum
         unassigned = set(names).difference(TRL_ROW, roles.values())
         if len(unassigned) == 1:
             roles["reward"] = unassigned.pop()
+    # Without columns of the settings, or TRL's, that are empty in this row.
     roles = {role: name for role, name in roles.items() if name in filled or "+" in name}
     if "problem_id" not in roles and (is_trl_row or is_verl_row):
         roles["step"] = "step"  # a prompt of another epoch makes another group
