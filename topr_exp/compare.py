@@ -75,13 +75,13 @@ class Comparison:
         """Tabulate the groups, one a row, as `topr_exp.compare_runs` names the columns."""
         rows = []
         for label, runs in self.groups.items():
-            to_reference = self.differences.get(label)
-            paired = to_reference if isinstance(to_reference, Interval) else None
+            difference = self.differences.get(label)
+            interval = difference if isinstance(difference, Interval) else None
             row: dict[str, Any] = {"group": label, "runs": len(runs)}
             row |= interval_columns(f"final_{self.figure}", estimate(runs, self.figure))
-            row["against"] = self.references[label] if to_reference is not None else None
-            row |= interval_columns("difference", paired)
-            row["not_compared"] = to_reference if paired is None else None
+            row["against"] = self.references[label] if difference is not None else None
+            row |= interval_columns("difference", interval)
+            row["not_compared"] = difference if isinstance(difference, str) else None
             rows.append(row)
         frame = DataFrame(rows).set_index("group")
         frame.attrs["remarks"] = self.remarks
@@ -94,7 +94,9 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
         raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
     all_runs = find_runs(folders)
     runs = finished_runs(all_runs)
-    name = figure if figure != "maj" else headlines(runs)[-1]  # maj@K, where a run has one
+    name = figure
+    if figure == "maj":
+        name = headlines(runs)[-1]  # maj@K; another figure where no run has one
     if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(all_runs), 'run')})")
     run_groups = group_runs(runs)

@@ -49,8 +49,8 @@ DISTRACTIONS = (
 def draw(rng: random.Random) -> Task:
     """Draw one random story."""
     weights = [level.weight for level in LEVELS.values()]
-    (number,) = rng.choices(list(LEVELS), weights)
-    level = LEVELS[number]
+    (level_number,) = rng.choices(list(LEVELS), weights)
+    level = LEVELS[level_number]
     story = Story(rng)
     for step in range(1, level.steps + 1):
         story.add_event(is_last=step == level.steps)
@@ -58,7 +58,7 @@ def draw(rng: random.Random) -> Task:
         story.add_distraction()
     question = " ".join([*story.sentences, story.closing])
     solve_story = partial(solve, story.start, tuple(story.steps))
-    return Task(question, number, None, solve_story)
+    return Task(question, level_number, subject=None, solve=solve_story)
 
 
 class Step(NamedTuple):

@@ -249,7 +249,7 @@ def open_grader(grading: Grading) -> Grader:
 
 
 def _is_outcome(verdict: Any, answer: Any, reward: Any) -> bool:
-    """Check for a verdict or a number, each of its kind."""
+    """Check the parts of a user's outcome: a verdict, a number or both, and an answer that is a text or None."""
     if verdict is None and reward is None:
         return False
     is_verdict = verdict is None or verdict in VERDICTS

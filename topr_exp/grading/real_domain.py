@@ -34,11 +34,12 @@ ExactPoint = Mapping[str, sympy.Rational]
 
 
 def points_between_roots(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Iterator[Point]:
-    """Points of all signs of the names and of the polynomials in one name; at most MAX_REGIONS."""
-    start = next(signed_points(names, 1))
+    """A point in each cell of `_cells`, at most MAX_REGIONS; names outside of functions keep one positive value."""
+    positive_point = next(signed_points(names, 1))
     _, points = _cells(expressions)
     for exact_point in islice(points, MAX_REGIONS):
-        yield {**start, **{name: float(value) for name, value in exact_point.items()}}
+        values = {name: float(value) for name, value in exact_point.items()}
+        yield {**positive_point, **values}
 
 
 def with_signs(expression: sympy.Expr, point: Point) -> sympy.Expr:
@@ -100,10 +101,10 @@ def _cells(expressions: Sequence[sympy.Expr]) -> tuple[frozenset[sympy.Expr], It
     values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}  # one in each interval
     for factor in _factors_in_one_name(expressions):
         (symbol,) = factor.free_symbols
-        bounds = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
-        values_between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
-        if values_between and len(bounds) <= MAX_FACTORS:
-            polynomials[symbol.name] = bounds
+        polynomials_of_name = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
+        values_between = _values_between_roots([sympy.Poly(symbol, symbol), *polynomials_of_name])
+        if values_between and len(polynomials_of_name) <= MAX_FACTORS:
+            polynomials[symbol.name] = polynomials_of_name
             values[symbol.name] = values_between
             factors.add(factor)
     points = (dict(zip(values, combination, strict=True)) for combination in product(*values.values()))

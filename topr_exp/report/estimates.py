@@ -73,6 +73,7 @@ def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     if name == "correct":  # whose interval is that of pass@1
         name = "pass@1"
     if value in (0, 1) and name != REWARD:  # where a standard error is 0
+        # Problems that were made from one source are one case.
         independent_cases = evaluation.get("sources", evaluation.get("problems"))
         if is_count(independent_cases) and independent_cases > 0:
             interval = clopper_pearson(int(value) * independent_cases, independent_cases)

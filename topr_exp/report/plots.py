@@ -29,7 +29,7 @@ SUMMARY_AXES = ("effective_positive", "baseline", "positive_share", "n_train")  
 LINEAR_AXES = ("effective_positive", "baseline", "positive_share")  # of sweep plots; never logarithmic
 TIED_AXES = ("effective_positive", "baseline")  # one follows from the other
 AXIS_TITLES = {"effective_positive": "effective proportion of positives p̃"}
-POINT_COLUMNS = ("value", "low", "high")
+POINT_COLUMNS = ("value", "low", "high")  # of a `Point`; a line's points have "mean" for "value"
 
 Curve: TypeAlias = pd.Series  # numbers by position
 Curves = dict[str, list[Curve]]  # of the runs of each group, by label
@@ -128,11 +128,11 @@ def is_share(name: str) -> bool:
 
 def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
     """A number against the updates, or against a key of CURVE_AXES, a line a group. kind: "test" or "training"."""
-    names_problems = kind == "test" and len(tested_problems(runs_of(groups))) > 1
+    shows_problem_counts = kind == "test" and len(tested_problems(runs_of(groups))) > 1
     curves: Curves = {}
     for label, runs in groups.items():
         counts = tested_problems(runs)
-        if names_problems and counts:
+        if shows_problem_counts and counts:
             label = f"{label}, {' or '.join(map(str, counts))} problems"
         curves[label] = []
         for run in runs:
@@ -162,7 +162,7 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
 
 
 def tested_problems(runs: Sequence[Run]) -> list[int]:
-    """On how many test problems the curves of runs are, in order."""
+    """The different numbers of test problems that the curves of runs are on, in order."""
     counts = set()
     for run in runs:
         for record in run.curve:

@@ -224,7 +224,7 @@ def pass_table(base: dict[str, Any], final: dict[str, Any], *, with_truncated: b
         if "mean_reward" in base:
             cells["mean reward"] = f"{figures['mean_reward']:.3g}"
         lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{text:>13}" for text in cells.values()))
-    titles = "".join(f"{title:>13}" for title in cells)
+    titles = "".join(f"{title:>13}" for title in cells)  # of the last row, as of all
     return [f"{'%':<9}{'pass@1':>20}{titles}", *lines]
 
 

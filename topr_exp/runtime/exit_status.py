@@ -27,7 +27,8 @@ class CommandParser(ArgumentParser):
 def command_parser(module: str, doc: str | None) -> CommandParser:
     """Return a parser for `python -m MODULE` whose help is the module's docstring."""
     summary, _, details = (doc or "").partition("\n\n")
-    return CommandParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
+    description = summary.split(": ", 1)[-1]  # without the command itself, with which it begins
+    return CommandParser(prog=f"python -m {module}", description=description, epilog=details)
 
 
 def user_path(text: str) -> Path:
@@ -45,7 +46,7 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
     try:
         with one_line_for_bus_errors():
             status = command()
-        if sys.stdout is not None:  # closed before the command began
+        if sys.stdout is not None:  # None where it was closed before the command began
             sys.stdout.flush()
         return status
     except TOPRError as error:

@@ -97,8 +97,8 @@ class WandbWriter(Writer):
 
         record = point.record
         row: Record = dict(chart_values(point.kind, record))
-        is_on_whole_test_set = point.kind != "train" and not record.get("subset")
-        if is_on_whole_test_set:  # completions.jsonl shows its completions
+        # Of an evaluation on the whole test set completions.jsonl shows completions.
+        if point.kind != "train" and not record.get("subset"):
             samples = sample_rows(self.folder, record["iteration"])
             if samples:
                 row["completions"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=samples)

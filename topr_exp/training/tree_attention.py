@@ -38,7 +38,7 @@ class PaddedLevel:
     end: int
     shape: tuple[int, int]  # R, S
     padded_index: Tensor | None  # [tokens] place of each token in the flattened rows; None where no row is padded
-    ancestors: list[Tensor]  # for each level above, [R]: its row that a segment hangs below
+    ancestors: list[Tensor]  # for each level above, [R]: the row there of the segment's ancestor
     mask: Tensor | None  # [R or 1, 1, S, K], K keys above and S in the row: 0 where visible, else −∞; None: causal
 
     def pad(self, states: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ def attention(
 
     query: [1, heads, tokens, size]; key and value: [1, key heads, tokens, size]. Returns [1, tokens, heads, size].
     """
-    tree: list[PaddedLevel] | None = options.pop("tree", None)
-    if tree is None:
+    levels: list[PaddedLevel] | None = options.pop("tree", None)
+    if levels is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
     # Under autocast rotation leaves query and key in float32, which attention would round only after they were moved.
@@ -150,7 +150,7 @@ def attention(
     keys_by_level: list[Tensor] = []
     values_by_level: list[Tensor] = []
     outputs = []
-    for level in tree:
+    for level in levels:
         keys_by_level.append(level.pad(key))
         values_by_level.append(level.pad(value))
         level_query = level.pad(query).transpose(1, 2)
@@ -187,7 +187,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
 def takes_grouped_heads(device: torch.device) -> bool:
     """True where a fused kernel takes grouped heads and a mask below float32: torch 2.14's, cuDNN's (sm_9x, sm_10x)."""
     generation, _ = torch.cuda.get_device_capability(device)
-    return torch.__version__ >= "2.14" or generation in (9, 10)
+    return torch.__version__ >= "2.14" or generation in (9, 10)  # a TorchVersion, not compared as text
 
 
 def with_ancestors(states_by_level: list[Tensor], level: PaddedLevel) -> Tensor:
