@@ -201,8 +201,7 @@ def refuse_strange_characters(key: str, text: str) -> None:
 
 def convert_items(key: str, values: list[Any] | dict[Any, Any], option: Any) -> list[Any] | dict[Any, Any]:
     """A list or a dict, each of its values converted to the type that `option` has for them, if any."""
-    type_arguments = typing.get_args(option) or (Any,)
-    item_hint = type_arguments[-1]  # of a dict they are its keys' type and its values'
+    item_hint = (typing.get_args(option) or (Any,))[-1]  # of a dict the first one is its keys'
     if isinstance(values, dict):
         return {name: convert(f"{key}.{name}", item, item_hint) for name, item in values.items()}
     return [convert(f"{key}[{i}]", item, item_hint) for i, item in enumerate(values)]
@@ -373,30 +372,26 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-def run_name(settings: Any, own_loss: Any = None, swept_keys: Iterable[str] = ()) -> str:
+def run_name(settings: Any, own_loss: Any, swept_keys: Iterable[str] = ()) -> str:
     """A run's folder: algorithm, data, model, learning rate, what is not the default, seed, hash of the identity.
 
-    own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too. swept_keys: other
-    keys that are parts, though they have no default.
+    own_loss: the loss as its own YAML has it, None: unknown; hyper-parameters that differ from it are parts, too.
+    swept_keys: other keys that are parts, though they have no default.
     """
     choices = (settings.algo, settings.data, settings.model)
     parts = [safe_name(choice.name)[:MAX_CHOICE_LENGTH] for choice in choices]
     learning_rate = f"lr{text_in_name(settings.optim.lr)}"
     seed = f"s{settings.seed}"
     shown_keys = {*swept_keys} - {"optim.lr", "seed"}  # which have places of their own
-    for setting in identity_settings(settings.algo, "algo."):
-        if differs_from_yaml(own_loss, setting.key, setting.value):
-            shown_keys.add(setting.key)
+    if own_loss is not None:
+        for field, key, value in identity_settings(settings.algo, "algo."):
+            if getattr(own_loss, field.name) != value:
+                shown_keys.add(key)
     for part in (learning_rate, *non_default_parts(settings, shown_keys)):
         name = "_".join([*parts, part, seed])
         if len(name) <= MAX_NAME_LENGTH:
             parts.append(part)
     return name_with_hash("_".join([*parts, seed]), identity(settings))
-
-
-def differs_from_yaml(own_loss: Any, key: str, value: Any) -> bool:
-    """True for a hyper-parameter whose value is not that of the loss's own YAML, where that is known."""
-    return own_loss is not None and getattr(own_loss, key.removeprefix("algo.")) != value
 
 
 def non_default_parts(settings: Any, shown_keys: Collection[str], prefix: str = "") -> Iterator[str]:
