@@ -140,20 +140,20 @@ class Grader(AbstractContextManager["Grader"]):
         for answer, _ in counts.most_common():
             candidates = dict.fromkeys(representatives.values())
             equalities = {candidate: compare_quickly(candidate, answer)[0] for candidate in candidates}
-            equal = [candidate for candidate, equality in equalities.items() if equality]
-            if not equal:
-                undecided = [candidate for candidate, equality in equalities.items() if equality is None]
-                compared = undecided[:budget]
-                budget -= len(compared)
-                equal = self._symbolically_equal(compared, answer)
-            representatives[answer] = equal[0] if equal else answer
+            equal_candidates = [candidate for candidate, equality in equalities.items() if equality]
+            if not equal_candidates:
+                undecided_candidates = [candidate for candidate, equality in equalities.items() if equality is None]
+                compared_candidates = undecided_candidates[:budget]
+                budget -= len(compared_candidates)
+                equal_candidates = self._symbolically_equal(compared_candidates, answer)
+            representatives[answer] = equal_candidates[0] if equal_candidates else answer
         class_numbers: dict[str, int] = {}
         classes: list[int] = []
-        for stated in answers:
-            if stated is None:
+        for answer_or_none in answers:
+            if answer_or_none is None:
                 classes.append(-1)
             else:
-                representative = representatives[stated]
+                representative = representatives[answer_or_none]
                 classes.append(class_numbers.setdefault(representative, len(class_numbers)))
         return classes
 
