@@ -7,6 +7,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
@@ -148,13 +149,14 @@ def count_repeats(columns: pa.Table, group_index: NDArray[np.integer]) -> int:
 
     TRL logs a batch at each step, also where several steps train on it (num_iterations, steps_per_generation).
     """
-    hashes_by_group: dict[tuple[int, str], list[int]] = {}  # of a group's completions, by group and its prompt
-    batches = columns.select(["problem_id", "text"]).to_batches()
+    is_of_step = pc.starts_with(columns["problem_id"], "step ").fill_null(False)  # as `imported.rows` names problems
+    groups = group_index[is_of_step.to_numpy()].tolist()
+    batches = columns.select(["problem_id", "text"]).filter(is_of_step).to_batches()
     rows = chain.from_iterable(map(pa.RecordBatch.to_pylist, batches))
-    for group, row in zip(group_index.tolist(), rows, strict=True):
-        step, _, prompt = (row["problem_id"] or "").partition(", ")
-        if step.startswith("step "):  # as `imported.rows` names the problem of a prompt and a step
-            hashes_by_group.setdefault((group, prompt), []).append(hash(row["text"]))
+    hashes_by_group: dict[tuple[int, str], list[int]] = {}  # of a group's completions, by group and its prompt
+    for group, row in zip(groups, rows, strict=True):
+        _, _, prompt = row["problem_id"].partition(", ")
+        hashes_by_group.setdefault((group, prompt), []).append(hash(row["text"]))
     contents = [(prompt, *hashes) for (_, prompt), hashes in hashes_by_group.items() if len(hashes) > 1]
     return len(contents) - len(set(contents))
 
