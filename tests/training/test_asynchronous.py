@@ -28,7 +28,7 @@ DROP = f"{BY_LENGTH} schedule.max_lag=1 schedule.when_stale=drop"
 IN_FLIGHT = f"{BY_LENGTH} schedule.tokens_per_update=4 schedule.in_flight=true"
 GRADED = "data.grader._target_=tests.reference.closeness.grade data.reward=graded data.threshold=2.5 baseline=1"
 LORA = "model.lora={rank:4,alpha:8,targets:all-linear}"
-TOKENS_PER_UPDATE = 8  # of the simulations
+TOKENS_PER_UPDATE = 10  # of the simulations; a tenth has no exact float
 extended = pytest.mark.extended
 
 

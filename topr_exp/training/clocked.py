@@ -20,7 +20,6 @@ from topr_exp.training.rounds import RoundGroups
 from topr_exp.types import TOPRError
 
 IN_FLIGHT = 1  # in the seeds of continued completions
-ROUNDING = 1e-6  # of the clock, in tokens
 MAX_DROPS = 1000  # batches that a policy may drop before one that it trains on
 
 
@@ -128,6 +127,14 @@ class ClockedRounds(AsyncRounds):
         """Return the time at which the next group is complete; infinite when none is under way."""
         return min((group.due for group in self.under_way()), default=math.inf)
 
+    def time_after(self, tokens: int) -> float:
+        """Return the time at which a completion has grown by this many tokens.
+
+        It is the quotient of two whole numbers, so that what ends with the same token ends at the same time.
+        """
+        tokens_so_far = round(self.now * self.tokens_per_update)
+        return (tokens_so_far + tokens) / self.tokens_per_update
+
     def pass_time(self, end: float) -> None:
         """Move the clock to `end`, with the groups that are under way now."""
         idle_share = 1 - len(self.under_way()) / self.concurrency
@@ -136,7 +143,7 @@ class ClockedRounds(AsyncRounds):
 
     def pass_update(self, update_index: int, capacity: int) -> None:
         """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
-        end = self.now + 1
+        end = self.time_after(self.tokens_per_update)
         if update_index + 1 < self.rounds:
             self.begin_groups(update_index, capacity)
             while self.next_completion() <= end:
@@ -149,8 +156,7 @@ class ClockedRounds(AsyncRounds):
         """Draw groups with the current weights, until enough are under way or the queue holds `capacity` groups."""
         while len(self.under_way()) < self.concurrency and len(self.queue) < capacity:
             table = self.next_group()
-            due = self.now + longest_length(table) / self.tokens_per_update
-            self.queue.append(Group(table, update_index, due))
+            self.queue.append(Group(table, update_index, self.time_after(longest_length(table))))
 
     def next_group(self) -> pa.Table:
         """Draw the completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
@@ -181,19 +187,18 @@ class ClockedRounds(AsyncRounds):
             redrawn = self.collector.redraw(pa.concat_tables(tables_of(groups)), kept_tokens, seed)
             redrawn_tables = self.split_groups(redrawn)
             for position, group, table in zip(positions, groups, redrawn_tables, strict=True):
-                extra_tokens = longest_length(table) - longest_length(group.table)
-                due = group.due + extra_tokens / self.tokens_per_update
+                length = length_by_position[position]
                 born = group.born
-                if length_by_position[position] == 0:  # no token is by older weights
+                if length == 0:  # no token is by older weights
                     born = update_index
-                self.queue[position] = Group(table, born, due)
+                self.queue[position] = Group(table, born, self.time_after(longest_length(table) - length))
 
     def lengths_so_far(self) -> dict[int, int]:
         """Count the tokens so far of the longest completion of each group under way, by position in the queue."""
         length_by_position = {}
         for position, group in enumerate(self.queue):
             remaining_time = group.due - self.now
-            remaining_tokens = math.floor(remaining_time * self.tokens_per_update + ROUNDING)
+            remaining_tokens = round(remaining_time * self.tokens_per_update)
             if remaining_tokens > 0:
                 length_by_position[position] = longest_length(group.table) - remaining_tokens
         return length_by_position
