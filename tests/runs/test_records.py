@@ -149,3 +149,18 @@ def test_rounds_are_summarized_by_their_samples(share, tmp_path):
         "effective_positive": None,
         "truncated_share": 0.25,
     }
+
+
+def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(tmp_path):
+    names = ["problems_drawn", "sampled_length", "sampled_truncated", "sampler_kl_token", "sampler_kl_answer"]
+    records = []
+    for number, values in enumerate([(3, 20, 0.5, 0.1, 2), (1, 40, 0.1, 0.2, 8)]):
+        figures = dict(zip(names, values, strict=True))
+        records.append({"round": number, "samples": 4 * number + 4, "positive_share": 1.0, **figures})
+
+    save_rounds(tmp_path, records, n_train=8, tokens_sampled=400, baseline=0.0, mismatch="int4")
+
+    summary = read_json(tmp_path / "training_set.json")
+    assert summary["truncated_share"] == pytest.approx((3 * 0.5 + 0.1) / 4)
+    kl = {"kl_token": (60 * 0.1 + 40 * 0.2) / 100, "kl_answer": (3 * 2 + 8) / 4}
+    assert summary["sampler_mismatch"] == pytest.approx({"put_in": "int4", **kl})

@@ -55,6 +55,7 @@ def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path, words):
         assert line.pop("ess_age0") == line["ess"]
         for name in ("age", "age_q05", "age_q50", "age_q95"):
             assert line.pop(name) == 0
+        assert line.pop("problems_drawn") == 4
     assert lines == records(on_policy.folder)
     assert result(asynchronous.folder)["weights"] == result(on_policy.folder)["weights"]
     for stage in ("sampling", "grading", "scoring"):

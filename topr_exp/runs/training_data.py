@@ -103,16 +103,18 @@ def save_rounds(
     }
     summary["note"] = no_positives(summary["positive_share"], n_train)
     summary["tokens_sampled"] = tokens_sampled
-    truncated_shares = [*values_by_round(records, "sampled_truncated").values()]  # of fresh completions
-    summary["truncated_share"] = float(np.mean(truncated_shares)) if truncated_shares else None
+    sampled = [record for record in records if record.get("sampled_truncated") is not None]
+    summary["truncated_share"] = None
+    if sampled:
+        record_by_round = {record["round"]: record for record in sampled}
+        summary["truncated_share"] = mean_over_draws([*record_by_round.values()], "sampled_truncated")
     if "age" in records[-1]:
         summary["asynchrony"] = summarize_asynchrony(records)
     if "sampler_kl_token" in records[0]:
-        sampled = [record for record in records if record["sampler_kl_token"] is not None]
         summary["sampler_mismatch"] = {
             "put_in": mismatch,
-            "kl_token": mean_of(sampled, "sampler_kl_token"),
-            "kl_answer": mean_of(sampled, "sampler_kl_answer"),
+            "kl_token": mean_over_draws(sampled, "sampler_kl_token", by_token=True),
+            "kl_answer": mean_over_draws(sampled, "sampler_kl_answer"),
         }
     folder.mkdir(exist_ok=True)
     write_json(folder / SUMMARY, summary)
@@ -155,5 +157,18 @@ def summarize_asynchrony(records: list[Record]) -> dict[str, float]:
     return figures
 
 
-def mean_of(records: list[Record], name: str, weights: NDArray[np.integer] | None = None) -> float:
+def mean_over_draws(records: list[Record], name: str, *, by_token: bool = False) -> float:
+    """Average a figure over the completions that were drawn before each update, or over their tokens.
+
+    Before the first update of a lagged run, many times as many are drawn as before a later one.
+    """
+    weights = None
+    if all("problems_drawn" in record for record in records):
+        weights = np.array([record["problems_drawn"] for record in records])
+        if by_token:
+            weights = weights * [record["sampled_length"] for record in records]
+    return mean_of(records, name, weights)
+
+
+def mean_of(records: list[Record], name: str, weights: NDArray[np.number] | None = None) -> float:
     return float(np.average([record[name] for record in records], weights=weights))

@@ -269,8 +269,9 @@ class Rounds:
             summary["grader_timeouts"] = timeouts
         if completions.reward is not None:
             summary["sampled_reward"] = float(completions.reward.mean())
-        if self.selection.pass_rate is not None:
+        if self.selection.pass_rate is not None or self.schedule.asynchronous:  # else each round draws as many
             summary["problems_drawn"] = self.problems_drawn()
+        if self.selection.pass_rate is not None:
             summary["problems_kept"] = self.problems_kept
         return summary
 
