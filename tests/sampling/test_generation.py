@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model, refused
+from tests.conftest import make_model, refused, small_config
+from tests.observed import OBSERVED, Observer, observed
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
+from topr_exp.pipeline import run
 from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions, warn_once
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
@@ -154,3 +156,18 @@ def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path):
         sample_completions(sampler, policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
 
     assert not [*tmp_path.rglob("shard-*.arrow")]
+
+
+class GivesProbabilities(Observer):
+    """Has the sampler of the rounds, not of the evaluation, give probabilities for their logarithms."""
+
+    def after_sample(self, prompts, n, seed, groups):
+        if n > 1:
+            groups[0][0].logprobs[:] = np.exp(groups[0][0].logprobs)
+
+
+def test_a_users_sampler_is_checked_in_rounds_too(tmp_path):
+    config = small_config(tmp_path, "schedule=on_policy", "mu=sampler", "data.eval_n=1", *OBSERVED)
+
+    with observed(GivesProbabilities()), refused("^sampler=observed.*finite log-probabilities of at most 0"):
+        run(config)

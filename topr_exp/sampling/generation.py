@@ -23,7 +23,7 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, split_every
+from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, split_every
 from topr_exp.sampling.top_logprobs import top_columns
 from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
@@ -110,9 +110,7 @@ def sample_completions(
         with progress.paused("the sampler starts"):
             sampler.start(policy, prompt_ids)
         with sampler.reporting(progress.advance):
-            samples_by_prompt = sampler.sample(policy, prompt_ids, n, (seed, shard), questions.stop)
-        if is_user_sampler(config):
-            check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
+            samples_by_prompt = draw_samples(sampler, policy, prompt_ids, n, (seed, shard), questions.stop)
         columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=shard * shard_size)
         return with_origin(columns, sampler, policy, problems_by_shard[shard], prompt_ids)
 
@@ -171,6 +169,16 @@ def sampling_key(
     if keeps_drawable:
         key["kept"] = True
     return key
+
+
+def draw_samples(
+    sampler: Sampler, policy: Policy, prompts: Prompts, n: int, seed: Seed, stop: Sequence[str]
+) -> SamplesByPrompt:
+    """Call `Sampler.sample`; TOPRError where a user's sampler gives what can't be trained on."""
+    samples_by_prompt = sampler.sample(policy, prompts, n, seed, stop)
+    if is_user_sampler(sampler.config):
+        check_samples(samples_by_prompt, len(prompts), n, sampler.config.name)
+    return samples_by_prompt
 
 
 def check_samples(samples_by_prompt: SamplesByPrompt, prompt_count: int, n: int, name: str) -> None:

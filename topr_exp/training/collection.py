@@ -17,7 +17,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.generation import table_of_samples, token_count, warn_of_idle_processes
+from topr_exp.sampling.generation import draw_samples, table_of_samples, token_count, warn_of_idle_processes
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler, Seed, TimeStage, split_every
 from topr_exp.store import Ragged
@@ -102,7 +102,7 @@ class Collector:
         seed: Seed = (sampler.config.seed, self.iteration, round_number)
         if shard:
             seed += (shard,)
-        samples = sampler.sample(policy, prompts, self.n, seed, stop)
+        samples = draw_samples(sampler, policy, prompts, self.n, seed, stop)
         return table_of_samples(policy, samples, stop)
 
     def redraw(self, table: pa.Table, kept_tokens: TokenCounts, seed: Seed) -> pa.Table:
