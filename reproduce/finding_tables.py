@@ -93,6 +93,6 @@ def small_or_undecided() -> None:
         ),
         "everything minus positives only": "fig8 tiny: uniform beats positives only, pass@1",
         "Anna Karenina minus everything": "fig8 tiny: Anna Karenina beats uniform, pass@1",
-        "TOPR at int4, centered minus not": "centering tiny_long: TOPR, int4: centered ends above as it is",
+        "TOPR at lag 16, centered minus not": "centering tiny_long: TOPR, lag 16: centered ends above as it is",
     }
     claims("", names, {"points": "{}"})
