@@ -6,7 +6,8 @@
 #   scripts/slurm-for-tests.sh stop FOLDER     end what was started below FOLDER
 #
 # Partitions: `main` (default), `low` (whose jobs give way to `high` and are queued again), `grace` (the same with 20
-# seconds' notice) and `high`. It runs as root, as Slurm's daemons do; 4 CPUs and 2 GPUs are pretended, whatever there are.
+# seconds' notice) and `high`. It runs as root, as Slurm's daemons do; 4 CPUs, 64 GB and 2 GPUs are pretended,
+# whatever there are; torch sees no GPU, so a run trains without cluster.gpus_per_node.
 set -euo pipefail
 
 start() {
@@ -75,7 +76,7 @@ ReturnToService=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 Gres=gpu:2 State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=4 RealMemory=65536 Gres=gpu:2 State=UNKNOWN
 PartitionName=DEFAULT Nodes=$host MaxTime=INFINITE State=UP
 PartitionName=main Default=YES PriorityTier=5 PreemptMode=OFF
 PartitionName=low PriorityTier=1 PreemptMode=REQUEUE
