@@ -5,6 +5,7 @@ import pytest
 
 from tests.by_hand import letter_matrix, verdict_matrix
 from tests.conftest import make_completions, read_json, values_of
+from topr_exp.evaluation.intervals import clopper_pearson
 from topr_exp.types import CORRECT, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally_votes
 from topr_exp.verifier.solutions import Verification, questions_about
@@ -52,11 +53,12 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
 
 @pytest.mark.parametrize("text", ["{solution}", "{question}", "{0} {", "\\1 \\g<0>", "%s", "$\\frac{1}{2}$"])
 def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text):
-    solutions = make_solutions([Problem("p", text, "")], [text], [[CORRECT]], [[0]])
+    problem = Problem("p", text, "", fields={"context": text, "solution": "the gold's"})
+    solutions = make_solutions([problem], [text], [[CORRECT]], [[0]])
 
-    (question,) = questions_about(solutions, "Q {question} S {solution} V")
+    (question,) = questions_about(solutions, "C {context} Q {question} S {solution} V")
 
-    assert question.question == f"Q {text} S {text} V"
+    assert question.question == f"C {text} Q {text} S {text} V"
 
 
 # ---- from verdicts to figures
@@ -113,6 +115,17 @@ def test_the_figures_of_each_evaluation(tmp_path):
     assert recorded["problems"] == ["p0", "p1"]
     assert recorded["iterations"]["0"]["weighted_sc"] == [0.5, 1]
     assert recorded["iterations"]["1"]["weighted_sc"] == [1, 0]
+
+
+def test_an_interval_at_a_bound_is_over_the_problems_with_such_solutions():
+    solved = verdict_matrix("CW WW WW")
+    verdicts = np.full((3, 2, 2), CORRECT)
+
+    figures = summarise(tally_votes(solved, np.zeros_like(solved), verdicts, np.full((3, 2), fill_value=True)))
+
+    expected_cases = {"accuracy_on_correct": 1, "accuracy_on_incorrect": 3, "balanced_accuracy": 1}
+    for name, cases in expected_cases.items():
+        assert figures[name] == clopper_pearson(cases, cases).as_dict(), name
 
 
 def test_solutions_of_which_none_was_verified_say_nothing():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.data.prompts import TokenizedProblems, build_prompter
+from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.tokenization import encode_prompt
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.preflight import problems_at_hand
@@ -47,7 +47,8 @@ def preview_prompt(config: Config) -> str:
     prompter = build_prompter(config.data)
     if config.task.verifies:
         assert config.task.template is not None
-        question = config.task.template.replace("{question}", question)  # {solution} stays: it is not sampled yet
+        fields = {**problem.fields, "solution": "{solution}"}  # which is not sampled yet
+        question = Prompter(config.task.template).render(question, fields=fields)
         prompter = replace(prompter, template="{question}", shots=(), chat=bool(config.task.chat), stop=())
     tokenizer = load_tokenizer(config)
     if tokenizer is None:

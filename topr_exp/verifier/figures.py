@@ -97,12 +97,22 @@ def summarise(tally: Tally) -> Figures:
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
         samples = figure_samples(name, samples_by_name)
-        summary[name] = interval_of_samples(samples, problems=len(tally))
+        summary[name] = interval_of_samples(samples, problems=count_problems(name, tally))
     summary["weighted_sc - maj"] = difference(tally.values["maj"], tally.values["weighted_sc"])
     summary["problems"] = len(tally)
     summary["solutions"] = tally.solutions
     summary["verifications"] = tally.verifications
     return summary
+
+
+def count_problems(name: str, tally: Tally) -> int:
+    """Count the problems that a figure is about: of those on correct solutions, the ones that have a correct one."""
+    if name == BALANCED:
+        return min(count_problems("accuracy_on_correct", tally), count_problems("accuracy_on_incorrect", tally))
+    if name not in RATIOS:
+        return len(tally)
+    _, denominator = RATIOS[name]
+    return int(np.count_nonzero(tally.values[denominator]))
 
 
 def interval_of_samples(samples: Samples, problems: int) -> Point:

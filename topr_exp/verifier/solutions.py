@@ -44,7 +44,7 @@ def questions_about(solutions: Completions, template: str) -> list[Problem]:
             question = replace(
                 problem,
                 id=question_id_of(problem, sample),
-                question=prompter.render(problem.question, fields={"solution": texts[row].strip()}),
+                question=prompter.render(problem.question, fields={**problem.fields, "solution": texts[row].strip()}),
                 answer="correct" if solutions.is_correct[row] else "incorrect",
                 source=problem.id,
             )
