@@ -1,6 +1,8 @@
 """Runs that train a verifier: what they leave behind, and how they are evaluated."""
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,6 +73,17 @@ def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished, outputs):
     assert summary["tokens"]["tokens_sampled"] == 0
     solved = read_json(finished.folder / "summary.json")["base"]["verifier"]["solved"]["value"]
     assert summary["base"]["pass@1"] == pytest.approx(solved)
+
+
+def test_a_verifier_that_the_hub_lacks_is_told_before_its_solver_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError))
+    config = config_of(*SMALL, *VERIFIER, f"output_dir={tmp_path}")
+    model = replace(config.model, path="nobody/none")
+
+    with refused("model nobody/none: not on this machine"):
+        run(replace(config, model=model))
+
+    assert not config.store.exists()
 
 
 def test_the_engine_of_the_solver_is_gone_before_the_verifier_is_loaded(tmp_path):

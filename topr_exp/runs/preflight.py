@@ -124,12 +124,21 @@ def check_model(key: str, folder: Path, config: Config) -> None:
         raise ConfigError(
             f"sampler.max_new_tokens must be below {context}, the model's context in tokens; got {new_tokens}"
         )
-    if key != "model.path":
-        return
-    if config.model.lora is not None:
+    if key == "model.path" and config.model.lora is not None:
         check_targets(config.model.lora, linear_layers(folder))
-    if config.data.chat and not model_folder.has_chat_template(folder):
-        raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
+    owner = "the solver" if key == "task.solver" else "the model"
+    chat_key = chat_key_of(key, config)
+    if chat_key is not None and attrgetter(chat_key)(config) and not model_folder.has_chat_template(folder):
+        raise ConfigError(f"{chat_key}=true: {owner}'s tokenizer has no chat template; set {chat_key}=false")
+
+
+def chat_key_of(model_key: str, config: Config) -> str | None:
+    """Return the setting by which a model is asked in chat form; None for one that is only scored."""
+    if model_key in SCORING_MODELS:
+        return None
+    if model_key == "model.path" and config.task.verifies:
+        return "task.chat"
+    return "data.chat"
 
 
 def describe_unsolvable_problems(config: Config) -> str | None:

@@ -12,6 +12,7 @@ from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_pr
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import refuse_other_logits
+from topr_exp.models.model_folder import fetch_model_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import sample_completions
@@ -68,6 +69,7 @@ class VerificationTask(Task):
         To be called before the policy is loaded: a GPU may have no room for the solver too.
         """
         config = self.config
+        fetch_model_folder(config.model.path, config.model.revision)  # what the hub lacks is told before sampling
         solver = load_policy(config.solver, config.cluster.device)
         if config.sampler.name == "hf":
             refuse_other_logits(solver.model)
