@@ -18,7 +18,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.track import main as track
 from topr_exp.tracking.tracker import Tracker
-from topr_exp.tracking.wandb_writer import run_id
+from topr_exp.tracking.wandb_writer import MAX_NAME_LENGTH, run_id
 
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no tensorboard")
 
@@ -64,9 +64,10 @@ class Client:
         self.run.define_metric = lambda *names, **options: None
         self.run.mark_preempting = lambda: self.calls.update(mark_preempting={})
         self.run.finish = lambda **options: self.calls.update(finish=options)
-        self.setup = lambda *_: SimpleNamespace(settings=sync_settings)
+        self.callers_run = None
+        self.setup = lambda *_: SimpleNamespace(settings=sync_settings, most_recent_active_run=self.callers_run)
         self.login = lambda prompt: self.is_online
-        self.teardown = lambda **options: None
+        self.teardown = lambda **options: self.calls.update(teardown=options)
 
     def init(self, **arguments):
         self.init_arguments = arguments
@@ -107,7 +108,7 @@ def test_an_online_run_is_sent_what_it_lacks(client, tmp_path):
     assert (next_row["samples"], last_row["samples"]) == (32 * 15, 32 * 16)
     assert client.init_arguments["id"] == run_id(path)
     assert client.init_arguments["resume"] == "allow"
-    assert client.calls == {"finish": {"exit_code": 0}}
+    assert client.calls == {"finish": {"exit_code": 0}, "teardown": {"exit_code": 1}}
 
 
 def test_each_setting_of_wandb_reaches_it(client, tmp_path):
@@ -146,6 +147,15 @@ def test_the_end_of_an_attempt_is_told(error, client, config):
     assert client.init_arguments["mode"] == "offline"
     assert client.calls["finish"] == {"exit_code": 1}
     assert ("mark_preempting" in client.calls) == isinstance(error, Interrupted)
+
+
+def test_a_run_of_the_callers_goes_on(client, config):
+    client.callers_run = "theirs"
+
+    with attempt(config):
+        pass
+
+    assert client.calls == {"finish": {"exit_code": 0}}
 
 
 def raising(error):
@@ -244,12 +254,16 @@ def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_proces
     assert not (path / "wandb").exists()
 
 
-def test_a_folder_that_is_made_again_is_another_run(tmp_path):
+def test_a_folder_that_is_made_again_or_named_otherwise_is_another_run(tmp_path):
     _, folder = make_run(tmp_path / "a")
     _, folder_made_again = make_run(tmp_path / "b", rng=1)
+    ids = {run_id(folder), run_id(folder_made_again)}
+    for ending in "12":
+        folder = folder.rename(folder.with_name(MAX_NAME_LENGTH * "x" + ending))
+        ids.add(run_id(folder))
 
-    assert run_id(folder) != run_id(folder_made_again)
-    assert len(run_id(folder)) <= 64
+    assert len(ids) == 4
+    assert max(map(len, ids)) <= 64
 
 
 def test_a_finished_run_is_sent_to_wandb_once(client, tmp_path):

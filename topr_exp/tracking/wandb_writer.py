@@ -32,12 +32,15 @@ class WandbWriter(Writer):
     """
 
     _run: Any = None  # of the client
+    _has_callers_run = False  # a run of the caller's is under way, which `wandb.teardown` would end
 
     def open(self) -> None:
         import wandb
 
         logging.raiseExceptions = False  # else its debug log prints a traceback a line when the disk is full
-        wandb.setup(wandb.Settings(silent=True))
+        self._has_callers_run = wandb.setup().most_recent_active_run is not None
+        if not self._has_callers_run:
+            wandb.setup(wandb.Settings(silent=True))
         superseded_folders = list((self.folder / "wandb").glob("offline-run-*"))
         self._run = self._start()
         if self._run.settings.mode == "offline":
@@ -62,7 +65,8 @@ class WandbWriter(Writer):
                 return self._init(None)
         except Exception as error:
             self.warn(f"going on offline ({one_line(error, MAX_ERROR_LENGTH)})")
-            wandb.teardown()  # the failed attempt holds the id
+            if not self._has_callers_run:
+                wandb.teardown()  # the failed attempt holds the id
         return self._init("offline")
 
     def _init(self, mode: Literal["offline"] | None) -> Any:
@@ -118,7 +122,7 @@ class WandbWriter(Writer):
         import wandb
 
         logging.raiseExceptions = True
-        if wandb.run is None:  # none of the caller's
+        if not self._has_callers_run:
             wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
 
     def kill(self) -> None:
@@ -135,8 +139,10 @@ def wandb_project() -> str:
 
 def run_id(folder: Path) -> str:
     """Return the W&B id: equal for every attempt at a run, another one if the folder was removed and made again."""
-    environment = (folder / "environment.json").read_bytes()
-    return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(environment).hexdigest()[:8]}"
+    content = (folder / "environment.json").read_bytes()
+    if len(folder.name) > MAX_NAME_LENGTH:  # runs of a sweep that start at once may differ in the rest alone
+        content += folder.name.encode()
+    return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:
