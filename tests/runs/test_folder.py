@@ -2,7 +2,7 @@
 
 import json
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,6 +154,18 @@ def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path):
     assert state_of(folder)["status"] == "done"
 
 
+def test_code_that_differs_from_that_of_the_first_attempt_is_told(tmp_path, capsys):
+    with open_folder(tmp_path) as folder:
+        environment = folder.read("environment.json")
+    environment["versions"]["torch"] = "0.1"
+    (folder.path / "environment.json").write_text(json.dumps(environment))
+
+    with open_folder(tmp_path):
+        pass
+
+    assert f"torch 0.1, now {torch.__version__}\n" in capsys.readouterr().err
+
+
 def values_changed_alone(stored, value):
     """Copies of nested objects, in each of which another place has this value, and in the last ones none."""
     for key, item in stored.items():
@@ -206,6 +218,22 @@ def test_checkpoints_of_a_later_iteration_stay(tmp_path):
         assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["2"]
         folder.remove_leftovers(3)
         assert not any((folder.path / "checkpoints").iterdir())
+
+
+def test_a_run_that_another_process_finishes_while_its_lock_is_waited_for_stays_finished(tmp_path, monkeypatch):
+    config, path = make_run(tmp_path)
+    mark = (path / "DONE").rename(path / "later")
+
+    def wait(folder):
+        mark.rename(folder / "DONE")
+        return nullcontext()
+
+    monkeypatch.setattr("topr_exp.runs.folder.lock_run_folder", wait)
+
+    with RunFolder(config) as folder:
+        assert folder.done
+
+    assert not (path / "state.json").exists()
 
 
 # ---- the end of an attempt

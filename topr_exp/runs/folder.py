@@ -69,13 +69,14 @@ class RunFolder:
     def _open(self, cleanup: contextlib.ExitStack) -> None:
         """Lock the folder and begin an attempt, unless the run is finished."""
         refuse_linked_folders(self.path, *OWN_FOLDERS)  # also of a finished run, whose leftovers are removed
+        if self._has_results():
+            return
+        cleanup.enter_context(lock_run_folder(self.path))
+        if self._has_results():  # of the process that had the lock
+            return
         if self.done:
-            summary, _ = read_run_file(self.path / "summary.json")
-            if describes_run(summary):
-                return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
             self._warn_of_changes()
-        cleanup.enter_context(lock_run_folder(self.path))
         attempt.keep_log(self.path)
         with disk_errors(f"write in {self.path}"):
             (self.path / DONE_FILE).unlink(missing_ok=True)
@@ -87,12 +88,23 @@ class RunFolder:
         self.evaluations.drop_damaged()
         cleanup.enter_context(progress.watched_by(self))
 
+    def _has_results(self) -> bool:
+        """True for a finished run whose summary can be shown."""
+        if not self.done:
+            return False
+        summary, _ = read_run_file(self.path / "summary.json")
+        return describes_run(summary)
+
     def _write_description(self) -> None:
         """Write environment and settings if missing or damaged; config.json is last, as a sign of the others."""
         config = self._config
-        if not self.read("environment.json"):
+        environment = self.read("environment.json")
+        if not environment:
             environment = provenance.describe_environment(config.seed, config.sampler.seed)
             write_json(self.path / "environment.json", environment)
+        code_changes = provenance.describe_code_changes(environment)
+        if code_changes:
+            warn(f"{self.path} was begun with other code, which its environment.json names: {code_changes}")
         if not self.read("config.json"):
             settings = plain(config)
             composed = OmegaConf.create(literal(settings))

@@ -5,6 +5,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
     """Return versions, commit, hardware and seeds, so that a result can be traced."""
     import torch
 
-    versions = {package: metadata.version(package) for package in PACKAGES}
     return {
         "command": sys.argv,
         "time": timestamp(),
@@ -34,7 +34,7 @@ def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
         "git_commit": git("rev-parse", "HEAD"),
         "git_dirty": bool(git("status", "--porcelain", "--", *CODE)),
         "python": platform.python_version(),
-        "versions": {"topr-exp": __version__, **versions},
+        "versions": package_versions(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -42,6 +42,24 @@ def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
         "processes": distributed.world_size(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of this package and of those on which results depend."""
+    versions = {package: metadata.version(package) for package in PACKAGES}
+    return {"topr-exp": __version__, **versions}
+
+
+def describe_code_changes(environment: Mapping[str, Any]) -> str:
+    """Describe how the code differs from that of an environment.json; "" for no difference that is known."""
+    versions = {**package_versions(), "commit": git("rev-parse", "HEAD")}
+    noted_versions = {**environment.get("versions", {}), "commit": environment.get("git_commit")}
+    changes = []
+    for name, version in versions.items():
+        noted_version = noted_versions.get(name)
+        if noted_version and version and noted_version != version:
+            changes.append(f"{name} {noted_version}, now {version}")
+    return "; ".join(changes)
 
 
 def user_overrides(folder: Path) -> list[str]:
