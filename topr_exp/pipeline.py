@@ -35,7 +35,7 @@ from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
 from topr_exp.runs.supply import check_supply
 from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, count_trained_on, load_task
-from topr_exp.runs.training_data import save_rounds, save_training_set
+from topr_exp.runs.training_data import SOURCES, save_rounds, save_training_set, warn_of_other_sources
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runtime import distributed
 from topr_exp.runtime.terminal import say
@@ -244,12 +244,14 @@ def open_fixed_set(experiment: Experiment, iteration: int) -> Iterator[tuple[Tra
     sources = sample(experiment, store, iteration)
     sources = grade(experiment, sources, store)
     scored = score(experiment, sources, store)
+    earlier_sources = folder.read(f"iteration-{iteration}/{SOURCES}")
     training_set = compose_sources(experiment, scored, store, iteration)
     fixed_set = FixedSet(
         training_set, optim, seed=experiment.config.seed, iteration=iteration, mu_is_start=scored.mu_is_start
     )
     with folder.stage("training"):
         trainer = open_trainer(experiment, scored.reference, iteration)
+        warn_of_other_sources(folder.iteration_folder(iteration), earlier_sources, updates=trainer.step)
         yield trainer, fixed_set
         show_completions(folder.path, "train", iteration, training_set.completions, training_set.examples)
 

@@ -1,5 +1,6 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
+import json
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import needs_peft, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
-from tests.training.broken_runs import run_twice, twins
+from tests.training.broken_runs import break_off, run_twice, twins
 from tests.training.trainers import make_trainer, optim, weights
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.pipeline import run
@@ -83,6 +84,19 @@ def test_every_loss_trains_is_resumed_bit_for_bit_and_named_on_the_card(outputs,
 
     assert len(records(broken.folder)) == 2
     assert f"- {name}\n" in (broken.folder / "model/README.md").read_text()
+
+
+def test_updates_that_were_made_on_other_verdicts_are_told(tmp_path, capsys):
+    config = small_config(tmp_path, *SHORT, *OFFLINE)
+    break_off(config, updates=1)
+    path = config.folder / "iteration-1/sources.json"
+    sources = read_json(path)
+    path.write_text(json.dumps({**sources, "verdicts": "verdicts/0"}))
+
+    run(config)
+
+    warning = f"updates 1 to 1 were made on verdicts/0 (now {sources['verdicts']}): "
+    assert warning in capsys.readouterr().err
 
 
 # ---- learning rates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from topr_exp.composition.selection import no_positives
 from topr_exp.grading.verdicts import grader_timeouts
 from topr_exp.runs.records import Record, samples_of
+from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, open_regular, write_bytes
 from topr_exp.runtime.json_files import write_json
+from topr_exp.runtime.terminal import warn
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = "examples.npy"  # rows that are trained on
 IMPORTED = "imported.npy"  # rows of a log that were read
+SOURCES = "sources.json"
 SUMMARY = "training_set.json"
 MEANS = ("positive_share", "mean_reward")
 COUNTS_OF_ROUND = ("grader_timeouts", "problems_drawn", "problems_kept")
@@ -62,8 +65,23 @@ def save_training_set(
         last_source = sources[-1]
         if last_source.has("row"):  # it is imported
             write_row_numbers(folder / IMPORTED, last_source.table["row"].to_numpy())
-    write_json(folder / "sources.json", tables)
+    write_json(folder / SOURCES, tables)
     write_json(folder / SUMMARY, summary)
+
+
+@main_process_only
+def warn_of_other_sources(folder: Path, earlier_sources: Mapping[str, str], *, updates: int) -> None:
+    """Warn where updates of an earlier attempt were made on other tables of completions or verdicts than now."""
+    sources, _ = read_run_file(folder / SOURCES)
+    changes = []
+    for name, table in earlier_sources.items():
+        if name != "store" and sources.get(name) != table:
+            changes.append(f"{table} (now {sources.get(name)})")
+    if updates and changes:
+        warn(
+            f"{folder}: updates 1 to {updates} were made on {', '.join(changes)}: prompts, grader or program have "
+            "changed since; overwrite=true begins the run again"
+        )
 
 
 def write_row_numbers(path: Path, rows: NDArray[np.integer]) -> None:
