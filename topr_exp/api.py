@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +27,7 @@ from topr_exp.runs.plan import Job, check_sweep, plan
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.schema import flatten, plain
 from topr_exp.store import Store
 from topr_exp.sweeps.launch import launch
@@ -85,8 +87,19 @@ def run(config: Config) -> dict[str, Any]:
     threads = torch.get_num_threads()
     try:
         return pipeline.run(move_overwritten_folder(config))
+    except (TOPRError, Interrupted) as error:
+        clear_variables(error)
+        raise
     finally:
         torch.set_num_threads(threads)
+
+
+def clear_variables(error: BaseException) -> None:
+    """Clear the variables in an error's frames: a notebook keeps its last error, which would keep the models."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def loss(name: str, *, mu: MuSource | None = None, reduction: Reduction | None = None, **hyper: Any) -> ConfiguredLoss:

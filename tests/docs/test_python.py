@@ -1,5 +1,6 @@
 """docs/python.md: its blocks run as they stand, and its trainer in TRL takes the gradient that ours takes."""
 
+import gc
 import importlib
 import json
 import logging
@@ -7,17 +8,20 @@ import pkgutil
 import re
 import signal
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
-from tests.conftest import at_work_in, document, each_row, refused
+from tests.conftest import at_work_in, document, each_row, refused, small_config
 from topr_exp import report
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import TOPRError
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", document("python.md"), re.DOTALL | re.MULTILINE)
 
@@ -59,6 +63,14 @@ def test_the_blocks_run_and_say_what_they_say(names):
     assert (training_rows.verdict == "correct").mean() == pytest.approx(summary["positive_share"])
     assert names["logp"].grad.abs().sum() > 0
     assert names["comparison"].loc["naive", "against"] == "topr"
+
+
+def test_an_error_that_a_notebook_keeps_keeps_no_model(tmp_path):
+    with patch.object(Trainer, "checkpoint", side_effect=TOPRError("no")), pytest.raises(TOPRError) as kept_error:
+        topr_exp.run(small_config(tmp_path))
+
+    gc.collect()
+    assert not [value for value in gc.get_objects() if isinstance(value, Trainer)], kept_error
 
 
 @pytest.mark.parametrize("module, name", [(topr_exp, "compose"), (report, "read_groups")])
