@@ -18,6 +18,7 @@ from tests.plain_scoring import completion_logp
 from topr_exp.config.model import SamplerConfig
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.decoding_batch import cache_argument_of
 from topr_exp.sampling.hf import Decoder, HFSampler, normal_of
 from topr_exp.sampling.sampler import seed_of
 from topr_exp.training.hidden_states import Inputs
@@ -261,3 +262,8 @@ def test_every_tuple_of_numbers_is_a_seed_of_its_own():
     seeds = {seed_of(*numbers) for numbers in tuples}
 
     assert len(seeds) == len(tuples)
+
+
+@pytest.mark.parametrize("forward, name", [(lambda cache: None, "cache"), (lambda **_: None, "past_key_values")])
+def test_a_cache_is_given_by_the_name_that_the_model_has_for_it(forward, name):
+    assert cache_argument_of(SimpleNamespace(forward=forward)) == name

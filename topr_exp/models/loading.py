@@ -19,6 +19,8 @@ LOGIT_SCALES = (
     *("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"),
     *("softcap", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
 )
+NEW_CACHE_ARGUMENT = "cache"  # of a model's and a layer's forward, from transformers 5.24 on
+OLD_CACHE_ARGUMENT = "past_key_values"
 EAGER_TYPES = ("gpt_oss",)  # of models whose attention transformers has no SDPA for: a sink stands beside the tokens
 TRIED_TOKENS = 3
 LOGIT_TOLERANCE = 1e-3  # of the largest logit; the same product differs by rounding alone, in bfloat16 by more

@@ -1,5 +1,6 @@
 """A batch of sequences that grow token by token, with their keys and values."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
-from topr_exp.models.loading import text_config
+from topr_exp.models.loading import NEW_CACHE_ARGUMENT, OLD_CACHE_ARGUMENT, text_config
 from topr_exp.sampling.sampler import Prompts
 from topr_exp.types import TOPRError
 
@@ -90,6 +91,7 @@ class DecodingBatch:
         layer_count = text_config(model).num_hidden_layers
         self.layers = [PreallocatedLayer(len(columns)) for _ in range(layer_count)]
         self.cache = Cache(layers=self.layers)
+        self.cache_argument = cache_argument_of(model.base_model)
         suffix_starts = prompt_width - suffix_lengths[:, None]  # padding lies between prefix and suffix
         self.mask = (columns < prefix_length) | (columns >= suffix_starts)  # [rows, columns]
         self.is_padded = bool((suffix_lengths < suffix_width).any())
@@ -133,8 +135,8 @@ class DecodingBatch:
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self.cache,
             use_cache=True,
+            **{self.cache_argument: self.cache},
         )
         output_layer = self.model.get_output_embeddings()
         return output_layer(output.last_hidden_state[:, -1]).float()
@@ -145,6 +147,14 @@ class DecodingBatch:
             layer.select(rows)
         self.lengths = self.lengths[rows]
         self.mask = self.mask[rows]
+
+
+def cache_argument_of(model: Any) -> str:
+    """Return the name under which a model takes its cache."""
+    parameters = inspect.signature(model.forward).parameters
+    if NEW_CACHE_ARGUMENT in parameters:
+        return NEW_CACHE_ARGUMENT
+    return OLD_CACHE_ARGUMENT
 
 
 def layer_types_of(model: Any) -> set[str]:

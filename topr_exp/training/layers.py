@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from topr_exp.models.loading import NEW_CACHE_ARGUMENT, OLD_CACHE_ARGUMENT
 from topr_exp.training import tree_attention
 from topr_exp.types import TOPRError
 
@@ -65,6 +66,7 @@ def compile_layers(model: Any) -> None:
 
 def forward_by_cache(eager: Callable[..., Any], compiled: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
     """Compute a layer's output by `eager` where a cache grows with every token, else by `compiled`."""
-    if options.get("past_key_values") is not None:
+    cache = options.get(NEW_CACHE_ARGUMENT, options.get(OLD_CACHE_ARGUMENT))
+    if cache is not None:
         return eager(*inputs, **options)
     return compiled(*inputs, **options)
