@@ -71,7 +71,7 @@ algo=asymre compose.pass_rate=[0,0]
 algo=agro model.reference=tiny_noise compose.pass_rate=[1,1]
 baseline=-1 compose=positives
 effective_positive=0.5 compose=proportion compose.n_examples=8000
-task=verifier task.solver=tiny task.solutions=4 schedule=on_policy schedule.prompts=2000 optim.batch_size=32000
+model=tiny_verifier data.train_problems=500 schedule=on_policy schedule.prompts=2000 optim.batch_size=32000
 """
 
 

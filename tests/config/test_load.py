@@ -26,7 +26,7 @@ from topr_exp.types import ConfigError
 MODELS = sorted(path.stem for path in CONF.glob("model/*.yaml"))
 # What a choice needs beside itself; an experiment's seeds are as many runs.
 NEEDED_SETTINGS = {
-    "verifier": ["task.solver=tiny"],
+    "verifier": ["task.solver=tiny", "task.chat=false"],
     "jsonl": [f"data.path={ROOT / 'tests/data/own.jsonl'}", "data.test_share=0.25"],
     "experiment": ["seed=0"],
     "masks": ["optim.lr=1e-4"],  # a command chooses the rates of these three
