@@ -37,7 +37,9 @@ def load_model(
 ) -> tuple[Any, Any]:
     """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from topr_exp.models.published_settings import PublishedGenerationConfig
 
     folder = fetch_model_folder(path_or_name)
     # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
@@ -47,7 +49,7 @@ def load_model(
     generation_config = None
     try:
         if (folder / "generation_config.json").exists():  # of which transformers itself passes over a failing read
-            generation_config = GenerationConfig.from_pretrained(folder)
+            generation_config = PublishedGenerationConfig.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -59,8 +61,6 @@ def load_model(
             device_map=device_map,
         )
         if generation_config is not None and model.can_generate():
-            # Not as an argument: transformers takes a copy, which counts as changed, so that it would refuse to save
-            # settings that it warns of.
             model.generation_config = generation_config
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
