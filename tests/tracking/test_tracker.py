@@ -7,7 +7,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -65,7 +65,9 @@ class Client:
         self.run.mark_preempting = lambda: self.calls.update(mark_preempting={})
         self.run.finish = lambda **options: self.calls.update(finish=options)
         self.callers_run = None
-        self.setup = lambda *_: SimpleNamespace(settings=sync_settings, most_recent_active_run=self.callers_run)
+        self.setup = Mock(return_value=SimpleNamespace(settings=sync_settings))
+        self.sdk = Mock()
+        self.sdk.wandb_setup.singleton = lambda: SimpleNamespace(most_recent_active_run=self.callers_run)
         self.login = lambda prompt: self.is_online
         self.teardown = lambda **options: self.calls.update(teardown=options)
 
@@ -115,6 +117,7 @@ def test_each_setting_of_wandb_reaches_it(client, tmp_path):
     with attempt(config_of(f"output_dir={tmp_path}", "name=all", "tracking=wandb")) as folder:
         path = folder.path
 
+    assert client.setup.call_args_list[0].args == ({"silent": True},)  # later it would change no message
     arguments = client.init_arguments
     del arguments["config"], arguments["id"]
     assert arguments.pop("settings") == {
@@ -149,11 +152,15 @@ def test_the_end_of_an_attempt_is_told(error, client, config):
     assert ("mark_preempting" in client.calls) == isinstance(error, Interrupted)
 
 
-def test_a_run_of_the_callers_goes_on(client, config):
-    client.callers_run = "theirs"
+@pytest.mark.parametrize("run_before, run_meanwhile", [["theirs", None], [None, "theirs"]])
+def test_a_run_of_the_callers_goes_on(run_before, run_meanwhile, client, config):
+    client.callers_run = run_before
+    opened = threading.Event()
+    client.run.define_metric = lambda *_, **__: opened.set()
 
     with attempt(config):
-        pass
+        assert opened.wait(60)
+        client.callers_run = run_meanwhile
 
     assert client.calls == {"finish": {"exit_code": 0}}
 
@@ -254,15 +261,16 @@ def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_proces
     assert not (path / "wandb").exists()
 
 
-def test_a_folder_that_is_made_again_or_named_otherwise_is_another_run(tmp_path):
-    _, folder = make_run(tmp_path / "a")
-    _, folder_made_again = make_run(tmp_path / "b", rng=1)
-    ids = {run_id(folder), run_id(folder_made_again)}
-    for ending in "12":
-        folder = folder.rename(folder.with_name(MAX_NAME_LENGTH * "x" + ending))
-        ids.add(run_id(folder))
+def test_a_folder_that_is_made_again_or_named_otherwise_is_another_run(tmp_path, monkeypatch):
+    long_names = ["algo.name=" + MAX_NAME_LENGTH * "a", "model.name=" + MAX_NAME_LENGTH * "m"]
+    ids = set()
+    for second, lr in [("1", 0.1), ("2", 0.1), ("2", 0.2)]:
+        monkeypatch.setattr("topr_exp.runs.provenance.timestamp", lambda second=second: second)
+        with RunFolder(config_of(f"output_dir={tmp_path / second}", f"optim.lr={lr}", *long_names)) as folder:
+            ids.add(run_id(folder.path))
 
-    assert len(ids) == 4
+    assert len(ids) == 3
+    assert len({an_id[:MAX_NAME_LENGTH] for an_id in ids}) == 1
     assert max(map(len, ids)) <= 64
 
 

@@ -101,6 +101,7 @@ class RunFolder:
         environment = self.read("environment.json")
         if not environment:
             environment = provenance.describe_environment(config.seed, config.sampler.seed)
+            environment["run"] = self.path.name  # else runs of a sweep that start in one second may have the same file
             write_json(self.path / "environment.json", environment)
         code_changes = provenance.describe_code_changes(environment)
         if code_changes:

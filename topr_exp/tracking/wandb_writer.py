@@ -38,7 +38,7 @@ class WandbWriter(Writer):
         import wandb
 
         logging.raiseExceptions = False  # else its debug log prints a traceback a line when the disk is full
-        self._has_callers_run = wandb.setup().most_recent_active_run is not None
+        self._has_callers_run = most_recent_run() is not None
         if not self._has_callers_run:
             wandb.setup(wandb.Settings(silent=True))
         superseded_folders = list((self.folder / "wandb").glob("offline-run-*"))
@@ -122,7 +122,7 @@ class WandbWriter(Writer):
         import wandb
 
         logging.raiseExceptions = True
-        if not self._has_callers_run:
+        if not self._has_callers_run and most_recent_run() in (None, self._run):  # none that began meanwhile
             wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
 
     def kill(self) -> None:
@@ -132,6 +132,13 @@ class WandbWriter(Writer):
             wandb.setup()._connection._proc._process.kill()  # there is no public way; the constraints pin the version
 
 
+def most_recent_run() -> Any:
+    """Return the run that was begun last in this process, if it is under way; starts and prints nothing."""
+    import wandb
+
+    return wandb.sdk.wandb_setup.singleton().most_recent_active_run
+
+
 def wandb_project() -> str:
     """Return the W&B project of this environment."""
     return os.environ.get("WANDB_PROJECT") or "topr_exp"
@@ -139,10 +146,8 @@ def wandb_project() -> str:
 
 def run_id(folder: Path) -> str:
     """Return the W&B id: equal for every attempt at a run, another one if the folder was removed and made again."""
-    content = (folder / "environment.json").read_bytes()
-    if len(folder.name) > MAX_NAME_LENGTH:  # runs of a sweep that start at once may differ in the rest alone
-        content += folder.name.encode()
-    return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(content).hexdigest()[:8]}"
+    environment = (folder / "environment.json").read_bytes()
+    return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(environment).hexdigest()[:8]}"
 
 
 def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:
