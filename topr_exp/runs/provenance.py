@@ -52,14 +52,22 @@ def package_versions() -> dict[str, str]:
 
 def describe_code_changes(environment: Mapping[str, Any]) -> str:
     """Describe how the code differs from that of an environment.json; "" for no difference that is known."""
-    versions = {**package_versions(), "commit": git("rev-parse", "HEAD")}
-    noted_versions = {**environment.get("versions", {}), "commit": environment.get("git_commit")}
+    noted_commit = environment.get("git_commit")
+    versions = {**package_versions(), "commit": commit_of_code(noted_commit)}
+    noted_versions = {**environment.get("versions", {}), "commit": noted_commit}
     changes = []
     for name, version in versions.items():
         noted_version = noted_versions.get(name)
         if noted_version and version and noted_version != version:
             changes.append(f"{name} {noted_version}, now {version}")
     return "; ".join(changes)
+
+
+def commit_of_code(noted_commit: str | None) -> str | None:
+    """Return the repository's commit, or the noted one where the code is the same in both."""
+    if noted_commit and git("diff", "--name-only", "--end-of-options", noted_commit, "HEAD", "--", *CODE) == "":
+        return noted_commit
+    return git("rev-parse", "HEAD")
 
 
 def user_overrides(folder: Path) -> list[str]:
