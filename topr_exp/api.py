@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,19 +86,25 @@ def run(config: Config) -> dict[str, Any]:
         raise ConfigError("dry_run=true: run starts what it is given; compose alone checks the settings")
     check_machine([config])
     threads = torch.get_num_threads()
+    callers_error = sys.exception()
     try:
         return pipeline.run(move_overwritten_folder(config))
     except (TOPRError, Interrupted) as error:
-        clear_variables(error)
+        clear_variables(error, callers_error)
         raise
     finally:
         torch.set_num_threads(threads)
 
 
-def clear_variables(error: BaseException) -> None:
-    """Clear the variables in an error's frames: a notebook keeps its last error, which would keep the models."""
+def clear_variables(error: BaseException, callers_error: BaseException | None) -> None:
+    """Clear the variables in an error's frames: a notebook keeps its last error, which would keep the models.
+
+    callers_error: the one that the caller handles, whose frames stay; a generator among them would be closed.
+    """
+    past_errors = [callers_error]
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and cause not in past_errors:
+        past_errors.append(cause)
         traceback.clear_frames(cause.__traceback__)
         cause = cause.__cause__ or cause.__context__
 

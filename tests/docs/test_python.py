@@ -65,10 +65,24 @@ def test_the_blocks_run_and_say_what_they_say(names):
     assert names["comparison"].loc["naive", "against"] == "topr"
 
 
-def test_an_error_that_a_notebook_keeps_keeps_no_model(tmp_path):
-    with patch.object(Trainer, "checkpoint", side_effect=TOPRError("no")), pytest.raises(TOPRError) as kept_error:
-        topr_exp.run(small_config(tmp_path))
+def generator_of_errors():
+    try:
+        raise ValueError
+    except ValueError as caught_error:
+        error = caught_error
+    yield error  # with a frame of this generator
+    yield "goes on"
 
+
+def test_an_error_that_a_notebook_keeps_keeps_no_model(tmp_path):
+    callers_generator = generator_of_errors()
+    with patch.object(Trainer, "checkpoint", side_effect=TOPRError("no")), pytest.raises(TOPRError) as kept_error:
+        try:
+            raise next(callers_generator)
+        except ValueError:
+            topr_exp.run(small_config(tmp_path))
+
+    assert list(callers_generator) == ["goes on"]
     gc.collect()
     assert not [value for value in gc.get_objects() if isinstance(value, Trainer)], kept_error
 
