@@ -152,7 +152,7 @@ def sum_over_rounds(records: list[Record]) -> dict[str, int]:
     """Sum counts over the rounds; "grader_timeouts" is there even where no round had any."""
     totals = {}
     for name in COUNTS_OF_ROUND:
-        if name == "grader_timeouts" or any(name in record for record in records):
+        if name == "grader_timeouts" or all(name in record for record in records):
             totals[name] = int(sum(values_by_round(records, name).values()))
     return totals
 
