@@ -65,21 +65,19 @@ def test_the_blocks_run_and_say_what_they_say(names):
     assert names["comparison"].loc["naive", "against"] == "topr"
 
 
-def generator_of_errors():
-    try:
+def generator_with_its_frame():
+    with pytest.raises(ValueError) as caught_error:
         raise ValueError
-    except ValueError as caught_error:
-        error = caught_error
-    yield error  # with a frame of this generator
+    yield caught_error.value
     yield "goes on"
 
 
 def test_an_error_that_a_notebook_keeps_keeps_no_model(tmp_path):
-    callers_generator = generator_of_errors()
-    with patch.object(Trainer, "checkpoint", side_effect=TOPRError("no")), pytest.raises(TOPRError) as kept_error:
-        try:
-            raise next(callers_generator)
-        except ValueError:
+    callers_generator = generator_with_its_frame()
+    try:
+        raise next(callers_generator)
+    except ValueError:
+        with patch.object(Trainer, "checkpoint", side_effect=TOPRError("no")), pytest.raises(TOPRError) as kept_error:
             topr_exp.run(small_config(tmp_path))
 
     assert list(callers_generator) == ["goes on"]

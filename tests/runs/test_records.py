@@ -164,8 +164,3 @@ def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(tmp_path):
     assert summary["truncated_share"] == pytest.approx((3 * 0.5 + 0.1) / 4)
     kl = {"kl_token": (60 * 0.1 + 40 * 0.2) / 100, "kl_answer": (3 * 2 + 8) / 4}
     assert summary["sampler_mismatch"] == pytest.approx({"put_in": "int4", **kl})
-    assert summary["problems_drawn"] == 4
-
-    del records[0]["problems_drawn"]  # an earlier version's
-    save_rounds(tmp_path, records, n_train=8, tokens_sampled=400, baseline=0.0, mismatch="int4")
-    assert "problems_drawn" not in read_json(tmp_path / "training_set.json")
