@@ -1,12 +1,29 @@
 """Beyond the papers: score centering where the sampler is noisy, rounded or older; raw and group-relative rewards."""
 
 from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from reproduce.claims import Decision, Extra, decide, ends_above, for_each, within
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, crossed
-from reproduce.panels import Panel, bars, grid
+from reproduce.panels import (
+    LEVEL_LINE,
+    MARKERS,
+    PERCENT,
+    Panel,
+    error_lengths,
+    grid,
+    legend_below,
+    name_ticks,
+    style_of,
+)
 from reproduce.selection import Runs
+from topr_exp.report import Interval, difference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NOISE = "sampler.mismatch.logits_noise"
 WEIGHTS = "sampler.mismatch.weights"
@@ -15,6 +32,7 @@ ROUNDED = f"{NOISE}=0 {WEIGHTS}=int4"
 STALE = f"{NOISE}=0 schedule=async schedule.lag=4,16"
 CENTERED = "algo.center_scores=true sampler.top_logprobs=310"  # the whole vocabulary, which makes it exact
 HARDLY = 0.03  # of pass@1
+SPACING = 0.15  # of the losses at a mismatch
 raw_losses = by_choice({"TOPR": ["topr"], "TIS": ["tis"], "IS": ["is"]})
 group_losses = by_choice({"GRPO": ["policy_gradient"]})
 losses = by_choice({"TOPR": ["topr"], "TIS": ["tis"], "IS": ["is"], "GRPO": ["policy_gradient"]})
@@ -41,11 +59,29 @@ def experiments() -> tuple[str, ...]:
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    panels_of_losses = []
-    for name, members in losses(runs).items():
-        draw_bars = partial(bars, groups=centered_by_mismatch(members))
-        panels_of_losses.append(Panel(draw_bars, name, base=members))
-    return panels_of_losses
+    draw_gains = partial(gains, runs=runs)
+    return [Panel(draw_gains, legend=legend_below(4), labels={"ylabel": "centered minus as it is (points)"})]
+
+
+def gains(ax: "Axes", runs: Runs) -> None:
+    """The difference in pass@1 that centering makes, by mismatch and loss, with its interval."""
+    runs_of_loss = losses(runs)
+    middle = (len(runs_of_loss) - 1) / 2
+    for place, (loss, members) in enumerate(runs_of_loss.items()):
+        pairs = mismatches(members).values()
+        intervals = list(filter(None, map(gain, pairs)))
+        positions = np.arange(len(intervals)) + SPACING * (place - middle)
+        values = [PERCENT * interval.value for interval in intervals]
+        style = {"color": style_of(loss, runs_of_loss)["color"], "marker": MARKERS[place], "ls": "", "capsize": 2}
+        ax.errorbar(positions, values, error_lengths(intervals), label=loss, **style)
+    ax.axhline(0, **LEVEL_LINE)
+    name_ticks(ax, list(mismatches(runs)))
+
+
+def gain(pair: Runs) -> Interval | None:
+    """What centering adds, paired by seed and problem."""
+    groups = with_and_without(pair)
+    return difference(groups["as it is"], groups["centered"])
 
 
 def helps(loss: str) -> list[Decision]:
@@ -70,7 +106,7 @@ FIGURE = Figure(
     claim="Predicted before any run: where the sampler is not the policy, score centering helps TOPR, TIS and IS, "
     "whose rewards are 1 and −1, and hardly GRPO, whose advantages are 0 on average over the answers to a prompt.",
     experiments=experiments(),
-    draw=grid(panels),
+    draw=grid(panels, width=8),
     judge=decide(for_each(raw_losses, helps), for_each(group_losses, hardly_helps)),
     levels=(losses, centered_by_mismatch),
     wider=(),
