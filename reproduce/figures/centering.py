@@ -112,7 +112,6 @@ FIGURE = Figure(
     wider=(),
     only_full=True,
     own_model=True,
-    metrics=("ess", "sampler_kl_token", "grad_norm"),
     note="Stories of 10 turns, 32 updates at 3e-4, μ as the sampler drew. Answers are new or, with a lag, of the "
     "weights 4 or 16 updates before. GRPO: "
     "`algo=policy_gradient` with PPO's rule, token ratios and standardised advantages. Centered: by the whole "
