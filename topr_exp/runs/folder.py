@@ -98,19 +98,24 @@ class RunFolder:
     def _write_description(self) -> None:
         """Write environment and settings if missing or damaged; config.json is last, as a sign of the others."""
         config = self._config
-        environment = self.read("environment.json")
-        if not environment:
+        noted_environment = self.read("environment.json")
+        if noted_environment:
+            self._warn_of_other_code(noted_environment)
+        else:
             environment = provenance.describe_environment(config.seed, config.sampler.seed)
             environment["run"] = self.path.name  # else runs of a sweep that start in one second may have the same file
             write_json(self.path / "environment.json", environment)
-        code_changes = provenance.describe_code_changes(environment)
-        if code_changes:
-            warn(f"{self.path} was begun with other code, which its environment.json names: {code_changes}")
         if not self.read("config.json"):
             settings = plain(config)
             composed = OmegaConf.create(literal(settings))
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(composed))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": settings})
+
+    def _warn_of_other_code(self, environment: dict[str, Any]) -> None:
+        """Warn where the code is not that of the first attempt, whose environment this is."""
+        code_changes = provenance.describe_code_changes(environment)
+        if code_changes:
+            warn(f"{self.path} was begun with other code, which its environment.json names: {code_changes}")
 
     def _read_state(self) -> None:
         """Continue the seconds, counts and number of earlier attempts."""
