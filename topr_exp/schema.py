@@ -332,14 +332,14 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
     """The settings that decide a result, as plain values: of a run, or of its group whose keys begin with `prefix`.
 
     A neutral value, null or the field's default, is no part of it. THE RULE FOR A NEW KEY or group: its default changes
-    no result, so that runs keep their folders and go on. For the same reason a section's `former` has the values of
-    keys that it had in earlier releases. The package's classes go by name: their modules may move.
+    no result, so that runs keep their folders and go on. For the same reason a section's `retired_settings` has the
+    values of keys that it had in earlier releases. The package's classes go by name: their modules may move.
     """
     target = class_path(settings)
     values: dict[str, Any] = {}
     if target:
         values["_target_"] = re.sub(r"^topr_exp\..*\.", "", target)
-    values |= getattr(settings, "former", {})
+    values |= getattr(settings, "retired_settings", {})
     for field, key, value in identity_settings(settings, prefix):
         if dataclasses.is_dataclass(value):
             values[field.name] = identity(value, f"{key}.")

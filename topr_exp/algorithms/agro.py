@@ -46,7 +46,7 @@ class AGRO(ZeroOneLoss):
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
     needs = frozenset({"groups", "group_rewards", "ref_logp"})
     signal_names = frozenset({"advantage"})
-    former: ClassVar = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
+    retired_settings: ClassVar = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)
@@ -77,7 +77,7 @@ class AGROOnPolicy(AGRO):
     papers: ClassVar = {"agro_on_policy": Paper("AGRO on-policy", ARXIV, "Equation 6")}
     needs = AGRO.needs | {"on_policy"}
     signal_names = frozenset({"advantage", "square"})
-    former: ClassVar = {"estimator": "vanilla", "square_baseline": "none"}  # as AGRO's
+    retired_settings: ClassVar = {"estimator": "vanilla", "square_baseline": "none"}  # as AGRO's
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         advantage = super().signals(batch)["advantage"]

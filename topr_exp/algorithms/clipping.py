@@ -127,7 +127,7 @@ class GRPO(GroupClipped):
     papers: ClassVar = {"grpo": Paper("GRPO", "2402.03300")}
 
     @property
-    def former(self) -> dict[str, bool]:
+    def retired_settings(self) -> dict[str, bool]:
         """Earlier releases' keys, for `schema.identity`."""
         return {"normalize_std": self.advantage == "group_std"}
 
@@ -200,7 +200,7 @@ class REC(GroupLoss, Clipped):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}
-    former: ClassVar = {"drop": False}  # earlier releases' keys, for `schema.identity`
+    retired_settings: ClassVar = {"drop": False}  # earlier releases' keys, for `schema.identity`
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group", self.name)
@@ -233,7 +233,7 @@ class REDDrop(GroupLoss):
     needs = frozenset({"groups", "group_rewards"})
     signal_names = frozenset({"advantage", "kept"})
     drops_tokens = True
-    former: ClassVar = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}
+    retired_settings: ClassVar = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)

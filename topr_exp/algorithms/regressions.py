@@ -71,7 +71,7 @@ class OAPL(ZeroOneLoss):
     anchor: Literal["mu", "ref"]  # under π in the ratio: the policy that sampled, or model.reference (A*-PO)
 
     papers: ClassVar = {"oapl": Paper("OAPL", "2602.19362")}
-    former: ClassVar = {"beta_value": VALUE_TEMPERATURE}  # earlier releases' keys, for `identity`
+    retired_settings: ClassVar = {"beta_value": VALUE_TEMPERATURE}  # earlier releases' keys, for `identity`
 
     @property
     def needs(self) -> frozenset[str]:

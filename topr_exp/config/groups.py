@@ -139,7 +139,7 @@ EVALUATION_SEED = 0  # of the samples of every evaluation
 class EvaluationConfig(Section):
     """Evaluations during training; all sample with the sampler's settings and one seed, so that runs are compared."""
 
-    former: ClassVar[dict[str, Any]] = {"seed": EVALUATION_SEED}
+    retired_settings: ClassVar[dict[str, Any]] = {"seed": EVALUATION_SEED}
     every: OptionalCount = None  # updates between evaluations in training; None: only before and after
     problems: OptionalCount = None  # number of test problems for these (the first ones); None: all
 
@@ -182,7 +182,7 @@ class OptimConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
     @property
-    def former(self) -> dict[str, Any]:
+    def retired_settings(self) -> dict[str, Any]:
         constants: dict[str, Any] = {"weight_decay": 0.0}
         if self.name == "adamw":
             constants["betas"] = [*ADAMW_BETAS]
@@ -206,7 +206,7 @@ LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", lambda ends: len(ends
 class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
 
-    former: ClassVar[dict[str, Any]] = {"pairs_per_problem": PAIRS_PER_PROBLEM}
+    retired_settings: ClassVar[dict[str, Any]] = {"pairs_per_problem": PAIRS_PER_PROBLEM}
     name: Literal["uniform", "positives", "proportion", "anna_karenina"] = "uniform"
     n_examples: CountOrAll = None  # N: completions (pairs for DPO) of the set; null: all
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # exact p, for proportion only

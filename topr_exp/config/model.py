@@ -57,7 +57,7 @@ class ModelConfig(Section):
     lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
 
     @property
-    def former(self) -> dict[str, Any]:
+    def retired_settings(self) -> dict[str, Any]:
         return {"float32_head": self.dtype != "float32", "attention": "sdpa"}
 
 

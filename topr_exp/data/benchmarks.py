@@ -99,7 +99,7 @@ class Benchmarks(DataConfig):
         return self.name
 
     @property
-    def former(self) -> dict[str, Any]:
+    def retired_settings(self) -> dict[str, Any]:
         return {"format": self.name, "answer_format": self.prompt_format}
 
     def solution(self, problem: Problem) -> None:

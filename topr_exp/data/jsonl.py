@@ -29,7 +29,7 @@ class FieldNames(Section):
 class JsonLines(DataConfig):
     """One problem a line, in the fields that the settings name; the others are further fields."""
 
-    former: ClassVar[dict[str, str]] = {"question": "question", "answer": "answer"}
+    retired_settings: ClassVar[dict[str, str]] = {"question": "question", "answer": "answer"}
     path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
     test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
     fields: FieldNames = FieldNames()  # names of the fields with question, answer, id, level (1 to 5) and subject
@@ -104,12 +104,12 @@ class JsonLines(DataConfig):
         problems = []
         for index, (number, row) in enumerate(read_json_lines(path)):
             line_id = f"{id_prefix}/{index:06d}"
-            problems.append(self.read(line_id, f"{path}:{number}", row))
+            problems.append(self.problem_of_line(line_id, f"{path}:{number}", row))
         if is_shared:
-            return self.choose_split(problems, split)
+            return self.problems_of_split(problems, split)
         return problems
 
-    def read(self, line_id: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
+    def problem_of_line(self, line_id: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
         """The problem of a line; TOPRError for a line without a question, or with a gold that no answer can equal."""
         names = self.fields
 
@@ -133,7 +133,7 @@ class JsonLines(DataConfig):
         fields = {name: as_text(value) for name, value in further_fields.items()}
         return Problem(problem_id, question, answer, level, subject=subject, fields=fields)
 
-    def choose_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
+    def problems_of_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
         """The problems of one split, in the file's order.
 
         A hash of the question decides, so that a longer file moves few problems to the other split.

@@ -133,8 +133,8 @@ def describe_group(group: Any, prefix: str) -> str:
 
 
 def list_settings(group: Any, prefix: str = "") -> str:
-    """List the settings of a group that decide a result, but for constants that were settings once (`former`)."""
-    hidden_keys = ("name", "_target_", *getattr(group, "former", ()))
+    """List the settings of a group that decide a result, but for its `retired_settings`."""
+    hidden_keys = ("name", "_target_", *getattr(group, "retired_settings", ()))
     settings = identity(group, prefix)
     return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
 
