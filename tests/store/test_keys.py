@@ -15,7 +15,7 @@ from topr_exp.config.model import Mismatch, SamplerConfig, VLLMConfig
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.generation import sampling_key
-from topr_exp.store.layout import canonical, key_hash
+from topr_exp.store.layout import canonical_json, key_hash
 from topr_exp.training.logprobs import read_or_score
 from topr_exp.types import Problem
 
@@ -188,8 +188,8 @@ def test_the_order_of_members_is_no_part_of_a_key():
     reordered = {"b": None, "a": {"d": [2, 3], "c": 1}}
     other_list = {"a": {"c": 1, "d": [3, 2]}, "b": None}
 
-    assert canonical(key) == canonical(reordered)
-    assert json.loads(canonical(key)) == key
+    assert canonical_json(key) == canonical_json(reordered)
+    assert json.loads(canonical_json(key)) == key
     assert key_hash(key) == key_hash(reordered) != key_hash(other_list)
 
 
@@ -199,4 +199,4 @@ def test_the_hash_never_changes_between_versions():
     key = {"weights": "ab12", "sampler": sampler, "stop": ["\n\n"], "x": None}
 
     assert key_hash(key) == "e96ded1fc75f05fe"
-    assert len({canonical({"x": value}) for value in (1, 1.0, True, "1")}) == 4
+    assert len({canonical_json({"x": value}) for value in (1, 1.0, True, "1")}) == 4

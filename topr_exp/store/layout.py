@@ -22,7 +22,7 @@ SHARD_LOCK = re.compile(rf"{SHARD}\d{{5,}}\{locks.SUFFIX}")
 TEMPORARY_FILE = re.compile(rf"(?:key\.json|{SHARD}\d{{5,}}\.arrow)\.[0-9a-f]+\{TEMPORARY}")
 
 
-def canonical(key: Mapping[str, Any]) -> str:
+def canonical_json(key: Mapping[str, Any]) -> str:
     """Return the one JSON text of a key: members sorted, no spaces, ASCII only; equal keys give equal texts.
 
     1, 1.0 and true differ, as in JSON. Tuples count as lists. Values beyond JSON (NaN, other types) raise ValueError or
@@ -33,7 +33,7 @@ def canonical(key: Mapping[str, Any]) -> str:
 
 def key_hash(key: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits of BLAKE2b over the canonical JSON."""
-    return hashlib.blake2b(canonical(key).encode("ascii"), digest_size=HASH_BYTES).hexdigest()
+    return hashlib.blake2b(canonical_json(key).encode("ascii"), digest_size=HASH_BYTES).hexdigest()
 
 
 def shard_path(folder: Path, index: int) -> Path:

@@ -50,11 +50,11 @@ class Source:
     """The files that a table's rows are views of."""
 
     files: tuple[ShardFile, ...]
-    reading: locks.FileLock | None = None  # keeps `prune` from them
+    shared_lock: locks.FileLock | None = None  # keeps `prune` from them
 
     def parts(self) -> tuple[Source, ...]:
         """Return a source for each file."""
-        return tuple(Source((file,), self.reading) for file in self.files)
+        return tuple(Source((file,), self.shared_lock) for file in self.files)
 
     def check_unchanged(self, *, may_be_gone: bool = False) -> None:
         """Raise TOPRError if a file was replaced or removed since it was read.
@@ -86,7 +86,7 @@ class Derivation:
     rows: tuple[int, ...]  # their number in each shard
     sources: tuple[Source, ...] = ()  # of each shard; () if the rows come from elsewhere
 
-    def digest(self, index: int) -> str:
+    def source_digest(self, index: int) -> str:
         """Return the digest of the one shard that a shard is made of; "" if it is made of several or none."""
         files = self.sources[index].files if self.sources else ()
         if len(files) == 1:
@@ -97,7 +97,7 @@ class Derivation:
         """Say why an intact shard does not belong to the table; None if it does."""
         if contents.rows != self.rows[index]:
             return f"it has {contents.rows} rows, not {self.rows[index]}"
-        source_digest = self.digest(index)
+        source_digest = self.source_digest(index)
         if contents.source and source_digest and contents.source != source_digest:
             return "it was made of another version of its source"
         return None

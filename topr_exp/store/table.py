@@ -31,7 +31,7 @@ from topr_exp.store.layout import (
     MARKER,
     SHARD_LOCK,
     TEMPORARY_FILE,
-    canonical,
+    canonical_json,
     foreign_entries,
     key_hash,
     shard_path,
@@ -73,7 +73,7 @@ class Store:
 
         `shards`, their number, must follow from the key. derivation: the rows and sources that the shards must have.
         """
-        key = json.loads(canonical(key))
+        key = json.loads(canonical_json(key))
         return Table(self, self.root / kind / key_hash(key), key, shards, derivation)
 
     def open(self, folder: Path) -> Table:
@@ -129,7 +129,7 @@ class Table:
         self.name = f"{self.kind}/{folder.name}"  # as the command line and other tables' keys refer to it
         self.derivation = derivation
         self.error = error
-        self._reading: locks.FileLock | None = None  # shared, once `hold` has it
+        self._shared_lock: locks.FileLock | None = None  # once `hold` has it
 
     # ---- reading
 
@@ -156,12 +156,12 @@ class Table:
     def hold(self) -> None:
         """Keep `prune` of every process from the table while it, or a snapshot of it, is referred to."""
         path = self.folder / KEY_FILE
-        while self._reading is None:
+        while self._shared_lock is None:
             if not path.exists():
                 self._write_key()
             with disk_errors(f"read {path}"), suppress(FileNotFoundError):  # removed at this moment
-                self._reading = locks.share(path)
-            if self._reading is None:
+                self._shared_lock = locks.share(path)
+            if self._shared_lock is None:
                 time.sleep(PAUSE_SECONDS)
 
     def fault(self, index: int, *, always: bool = False) -> str | None:
@@ -214,7 +214,7 @@ class Table:
         shards = [self.shard(index) for index in range(self.shards)]  # notes its file in `files_read`
         files = [self.store.files_read[self.shard_file(index)] for index in range(self.shards)]
         bounds = list(accumulate(map(len, shards), initial=0))
-        return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._reading))
+        return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._shared_lock))
 
     # ---- making
 
@@ -317,7 +317,7 @@ class Table:
         if self.derivation.sources:
             self.derivation.sources[index].check_unchanged()
         assert table.num_rows == self.derivation.rows[index], "a shard with other rows than its table's"
-        digest = self.derivation.digest(index)
+        digest = self.derivation.source_digest(index)
         if not digest:
             return table
         metadata = dict(table.schema.metadata or {})
