@@ -298,7 +298,7 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
         mu_is_start = policies.mu_is_start(sources)
         scored, reference = policies.score(sources, store)
         first_source = scored[0]  # what was sampled, if anything was
-        is_mismatched = experiment.needs_sampling and not config.sampler.unchanged
+        is_mismatched = experiment.needs_sampling and config.sampler.has_mismatch
         is_mu_by_training = config.mu == "scored" and experiment.imported is None
         mismatch = None
         if is_mismatched or is_mu_by_training:

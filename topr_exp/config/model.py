@@ -91,16 +91,16 @@ class SamplerConfig(Section):
     top_logprobs: OptionalCount = None  # likeliest tokens whose log q is noted at each place
 
     @property
-    def unchanged(self) -> bool:
-        """True where completions are drawn from the policy itself."""
-        return self.mismatch == Mismatch()
+    def has_mismatch(self) -> bool:
+        """True where completions to train on are drawn from a changed policy."""
+        return self.mismatch != Mismatch()
 
     @property
-    def cuts(self) -> bool:
-        """True where some tokens can't be drawn."""
+    def has_truncation(self) -> bool:
+        """True where top_k or top_p keep some tokens from being drawn."""
         return self.top_k > 0 or self.top_p < 1
 
-    def distribution(self, vocabulary: int) -> dict[str, Any]:
+    def distribution_key(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; counts of tokens are at most the vocabulary."""
         top_logprobs = self.top_logprobs
         if top_logprobs is not None:

@@ -349,7 +349,7 @@ def sampling_rules(config: Config) -> Iterator[Rule]:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
         yield "sampler.name", can_note, f"hf or vllm {why}"
         yield from fixed_values(config, VISIBLE_SAMPLER, why)
-        yield "sampler.top_k", sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
+        yield "sampler.top_k", sampler.has_truncation, f"1 or more, or sampler.top_p below 1, {why}: else all can"
         is_bounded = sampler.name != "vllm" or sampler.top_k > 0
         yield "sampler.top_k", is_bounded, f"1 or more with sampler=vllm {why}"
 

@@ -154,7 +154,7 @@ def sampling_key(
         "prompts": fingerprint(questions.prompts),
         "problems": fingerprint(problem_ids),
         "n": n,
-        "sampler": config.distribution(policy.vocabulary),
+        "sampler": config.distribution_key(policy.vocabulary),
         "seed": seed,
         "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator

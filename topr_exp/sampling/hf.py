@@ -82,7 +82,8 @@ class HFSampler(Sampler):
         }
 
     def without_mismatch(self) -> Sampler:
-        if self.config.unchanged and self.config.top_logprobs is None and not self.keeps_drawable:
+        notes_distribution = self.config.top_logprobs is not None or self.keeps_drawable
+        if not self.config.has_mismatch and not notes_distribution:
             return self
         return HFSampler(replace(self.config, mismatch=Mismatch(), top_logprobs=None))
 

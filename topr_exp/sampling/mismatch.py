@@ -94,7 +94,7 @@ def measure_mismatch(
     if sampler is None:
         return figures
     kl_terms = -log_ratios
-    if not sampler.cuts:
+    if not sampler.has_truncation:
         kl_terms = np.expm1(log_ratios.clip(max=MAX_LOG_RATIO)) - log_ratios
     figures["put_in"] = plain(sampler.mismatch)
     figures["kl_token"] = float(kl_terms.mean())

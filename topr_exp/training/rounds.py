@@ -260,7 +260,7 @@ class Rounds:
             "sampled_length": token_count(table) / len(table),
             "sampler_gap": mismatch["per_token_mean_absolute"],
         }
-        if not config.unchanged:
+        if config.has_mismatch:
             summary["sampler_kl_token"] = mismatch["kl_token"]
             summary["sampler_kl_answer"] = mismatch["kl_answer"]
         summary["sampled_truncated"] = float(np.mean(completions.is_truncated))
