@@ -140,7 +140,7 @@ def micro_batches(model: Any, global_batch: GlobalBatch, size: int) -> MicroBatc
     if not is_one_batch:
         order = cheapest_order(model, global_batch, size)
     batches = []
-    for positions_by_rank in split_by_rank(order, size):
+    for positions_by_rank in split_into_steps(order, size):
         positions = positions_by_rank[distributed.rank()]
         is_counted = len(positions) > 0
         if not is_counted:
@@ -149,7 +149,7 @@ def micro_batches(model: Any, global_batch: GlobalBatch, size: int) -> MicroBatc
     return batches
 
 
-def split_by_rank(order: Positions, size: int) -> list[list[Positions]]:
+def split_into_steps(order: Positions, size: int) -> list[list[Positions]]:
     """Split an update into steps, one micro-batch a process; of each, list the positions that each rank computes."""
     processes = distributed.world_size()
     positions_by_step = split_every(order, size * processes)
@@ -170,7 +170,7 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     longest_by_group = np.zeros(len(problems), dtype=lengths.dtype)
     np.maximum.at(longest_by_group, group, lengths)
     longest_in_group = longest_by_group[group]  # by example
-    by_problem = np.lexsort((lengths, group, longest_in_group))
+    by_problem = np.lexsort((lengths, group, longest_in_group))  # the last key counts first
 
     shape = shape_of(model)
 
@@ -183,7 +183,7 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     def cost_of_update(order: Positions) -> float:
         """Estimate an update's operations: in each of its steps all processes wait for the slowest."""
         total = 0.0
-        for positions_by_rank in split_by_rank(order, size):
+        for positions_by_rank in split_into_steps(order, size):
             total += max(map(cost_of_micro_batch, positions_by_rank))
         return total
 
