@@ -91,6 +91,7 @@ LEARNING_RATES = CONF / "learning_rates.yaml"
 TRIED_RATES = ROOT / "docs" / "results" / "rates.yaml"  # pass@1 (%) by place, loss, rate and choosing seed
 SHARES = ("pass@1", "correct", "incorrect", "invalid")
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
+SUMMARY_KEYS = ("positive_share", "effective_positive", "baseline", "n_train")
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
 BINS = 20  # of the updates of a run, for metrics against time
@@ -176,8 +177,8 @@ def extract(folder: Path, metrics: Collection[str]) -> Record:
     record: Record = {
         "run": run.name,
         "settings": identifying_settings(run.config),
-        "summary": {key: run.figure(key) for key in ("positive_share", "effective_positive", "baseline", "n_train")},
-        "training_seconds": run.figure("seconds", "training"),
+        "summary": {key: run.summary_number(key) for key in SUMMARY_KEYS},
+        "training_seconds": run.summary_number("seconds", "training"),
         "base": evaluations[0],
         "final": evaluations[-1],
         "environment": machine | {"device": run.config["cluster"]["device"]},

@@ -97,11 +97,11 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     name = figure
     if figure == "maj":
         name = headlines(runs)[-1]  # maj@K; another figure where no run has one
-    if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
+    if not name.startswith(figure) or all(run.summary_number("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(all_runs), 'run')})")
     run_groups = group_runs(runs)
-    for repeat, counted in run_groups.repeats.items():
-        warn(f"{repeat} has the settings and seeds of {counted}: counted once")
+    for repeat, counted_run in run_groups.repeats.items():
+        warn(f"{repeat} has the settings and seeds of {counted_run}: counted once")
     values_by_label = {}
     for label, members in run_groups.groups.items():
         values_by_label[label] = tuple(setting_text(key, members[0]) for key in run_groups.keys)

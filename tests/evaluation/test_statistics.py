@@ -53,9 +53,9 @@ def test_every_k_is_that_of_enumeration():
 def test_the_majority_of_one_k_is_that_of_all(k):
     verdicts, classes = evaluation(np.random.default_rng(2), problems=50, n=8)
 
-    voted = measure(verdicts, classes, [k]).voted[k]
+    voted = measure(verdicts, classes, [k]).maj_at[k]
 
-    assert np.array_equal(voted, measure(verdicts, classes).voted[k])
+    assert np.array_equal(voted, measure(verdicts, classes).maj_at[k])
 
 
 ANSWERS = st.sampled_from([(C, 0), (W, 0), (W, 1), (W, 2), (X, -1), (X, 1)])  # verdict and class: of one class both

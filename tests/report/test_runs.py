@@ -45,7 +45,7 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
     run = read_run(folder)
 
     assert (run.status, len(run.updates)) == ("running", 20)
-    assert (run.figure("base", "pass@1"), run.figure("final", "pass@1")) == (0.2, None)
+    assert (run.summary_number("base", "pass@1"), run.summary_number("final", "pass@1")) == (0.2, None)
     assert run.notes == ["no positives", "failed: TOPRError: no space left", "not finished (20 updates logged)"]
 
 

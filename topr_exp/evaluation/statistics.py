@@ -33,8 +33,8 @@ ByK = dict[int, Values]  # K -> [P], of which means, intervals and paired differ
 class Scores(NamedTuple):
     """pass@K and maj@K of each problem."""
 
-    passed: ByK
-    voted: ByK
+    pass_at: ByK
+    maj_at: ByK
 
 
 def measure(verdicts: Codes, classes: Codes, voting_ks: Sequence[int] | None = None) -> Scores:
@@ -51,11 +51,11 @@ def measure(verdicts: Codes, classes: Codes, voting_ks: Sequence[int] | None = N
     assert (voting.candidates[is_correct] >= 0).all(), "a correct completion without an answer class"
     correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
-    passed = {k: pass_at_k(correct_counts, n, k) for k in ks}
-    voted = maj_at_ks(voting, ks if voting_ks is None else voting_ks, default_rng([0, 0]))
+    pass_at = {k: pass_at_k(correct_counts, n, k) for k in ks}
+    maj_at = maj_at_ks(voting, ks if voting_ks is None else voting_ks, default_rng([0, 0]))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
-    passed[1] = voted[1] = is_correct.mean(axis=1)
-    return Scores(passed, voted)
+    pass_at[1] = maj_at[1] = is_correct.mean(axis=1)
+    return Scores(pass_at, maj_at)
 
 
 def headline_k(n: int) -> int:
@@ -77,12 +77,12 @@ def summarise(
     """
     n = verdicts.shape[1]
     scores = measure(verdicts, classes)
-    columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)  # [P, 2 K]
+    columns = np.stack([*scores.pass_at.values(), *scores.maj_at.values()], axis=1)  # [P, 2 K]
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
     points = (interval.as_dict() for interval in intervals)  # in the order of the columns
     if not votes_are_known:
-        scores = Scores(scores.passed, {})
+        scores = Scores(scores.pass_at, {})
 
     figures = headline(verdicts, scores, np.full(len(verdicts), True))
     if clusters is not None:
@@ -91,8 +91,8 @@ def summarise(
     return {
         **figures,
         "samples": n,
-        "pass@k": {str(k): next(points) for k in scores.passed},
-        "maj@k": {str(k): next(points) for k in scores.voted},
+        "pass@k": {str(k): next(points) for k in scores.pass_at},
+        "maj@k": {str(k): next(points) for k in scores.maj_at},
         "correct_histogram": np.bincount(correct_counts, minlength=n + 1).tolist(),  # TOPR, Figure 4
         "levels": breakdown(verdicts, scores, [problem.level for problem in problems]),
         "subjects": breakdown(verdicts, scores, [problem.subject for problem in problems]),
@@ -135,11 +135,11 @@ def number_sources(sources: Sequence[str | None]) -> Clusters | None:
 
 def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
     """Compute the headline figures of the included problems; is_included: [P]."""
-    pass_at_1 = scores.passed[1][is_included]
+    pass_at_1 = scores.pass_at[1][is_included]
     figures: Figures = {"pass@1": float(pass_at_1.mean())}
-    if scores.voted:
+    if scores.maj_at:
         k = headline_k(verdicts.shape[1])
-        maj_at_k = scores.voted[k][is_included]
+        maj_at_k = scores.maj_at[k][is_included]
         figures[f"maj@{k}"] = float(maj_at_k.mean())
     verdict_counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
     verdict_shares = verdict_counts / verdict_counts.sum()

@@ -38,7 +38,7 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
     measured_runs = []
     for run in runs:
         is_stage_over = stage == "base" or run.is_done
-        if is_stage_over and run.figure(stage, name) is not None:
+        if is_stage_over and run.summary_number(stage, name) is not None:
             measured_runs.append(run)
     if not measured_runs:
         return None
@@ -150,7 +150,7 @@ def difference_between(runs: Sequence[Run], reference: Sequence[Run], name: str)
 
 def why_incomparable(runs: Sequence[Run], name: str) -> str:
     """The reason why the final figures of runs can't be paired by problem, or ""; TOPRError if verdicts are gone."""
-    if any(run.figure("final", name) is None for run in runs):
+    if any(run.summary_number("final", name) is None for run in runs):
         return f"no {name} of both"
     if len(set(map(gold_answers, runs))) > 1:
         return "other test problems"

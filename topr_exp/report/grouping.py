@@ -93,10 +93,10 @@ def group_runs(runs: Sequence[Run]) -> RunGroups:
     runs = with_groups(runs, keys)
 
     groups: dict[str, list[Run]] = {}
-    counted_runs: dict[tuple[str, int], Run] = {}  # by group and draw
+    counted_runs: dict[tuple[str, int], Run] = {}  # by group and seed index
     repeats = {}
     for run in sorted(runs, key=lambda run: sort_key(run, keys)):
-        counted_run = counted_runs.setdefault((run.group, run.draw), run)
+        counted_run = counted_runs.setdefault((run.group, run.seed_index), run)
         if counted_run is run:
             groups.setdefault(run.group, []).append(run)
         else:
@@ -177,13 +177,13 @@ def distinguishing_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[
 
 
 def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
-    """Runs with the label of their group, and their draw: a number for the values of their seeds."""
+    """Runs with the label of their group, and the index of their seeds."""
     seeds_of_runs = list(map(seeds_of, runs))
-    draws = sorted(set(seeds_of_runs))
+    distinct_seeds = sorted(set(seeds_of_runs))
     grouped_runs = []
     for run, seeds in zip(runs, seeds_of_runs, strict=True):
         label = group_label(run, keys)
-        grouped_runs.append(replace(run, group=label, draw=draws.index(seeds)))
+        grouped_runs.append(replace(run, group=label, seed_index=distinct_seeds.index(seeds)))
     return grouped_runs
 
 

@@ -166,7 +166,7 @@ def render_overview(run_groups: RunGroups) -> str:
 
 
 def list_facts(run_groups: RunGroups) -> dict[str, str]:
-    """Reasons for where runs may end, and their origin."""
+    """Texts by title: what may explain where runs end, and where they come from."""
     tests = set()
     commits = set()
     commands = set()
@@ -183,7 +183,7 @@ def list_facts(run_groups: RunGroups) -> dict[str, str]:
         if words is not None:
             command = ["python", "-m", "topr_exp", *words[1:]]
             commands.add(shlex.join(command))
-    repeats = [f"{repeat} and {counted}" for repeat, counted in run_groups.repeats.items()]
+    repeats = [f"{repeat} and {counted_run}" for repeat, counted_run in run_groups.repeats.items()]
     facts = {
         "also differs": run_groups.confounded,
         "counted once": "; ".join(repeats),

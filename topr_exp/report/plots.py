@@ -416,7 +416,7 @@ def mean_position(runs: Sequence[Run], axis: str) -> float | None:
     """The mean of a setting or result of runs; None where no run has it."""
     positions = []
     for run in runs:
-        position = run.figure(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
+        position = run.summary_number(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
         if position is not None:
             positions.append(position)
     if not positions:

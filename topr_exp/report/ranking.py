@@ -86,8 +86,8 @@ def highest_mean(labels: Sequence[str], count: int) -> str:
 
 def has_collapsed(run: Run) -> bool:
     """Return True where a run's final pass@1 is below half of its base's."""
-    base = run.figure("base", "pass@1")
-    final = run.figure("final", "pass@1")
+    base = run.summary_number("base", "pass@1")
+    final = run.summary_number("final", "pass@1")
     return final is not None and base is not None and final < base / 2
 
 

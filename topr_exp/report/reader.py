@@ -31,7 +31,7 @@ POSITION_KEYS = ("iteration", "step", "optimizer_step", "samples", "samples_seen
 
 @dataclass
 class Run:
-    """The files of a run folder; settings, group and draw are those that `grouping.group_runs` gives it."""
+    """The files of a run folder; settings, group and seed index are those that `grouping.group_runs` gives it."""
 
     path: Path
     name: str
@@ -47,7 +47,7 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)  # commit, command, versions, machine
     settings: dict[str, Any] = field(default_factory=dict)  # the config by dotted key
     group: str = ""
-    draw: int = 0  # a number for its seeds; equal for runs whose seeds are all equal
+    seed_index: int = 0  # equal for runs whose seeds are all equal
     problem_results: dict[str, Record] = field(default_factory=dict)  # cache by part: "base", "final"
     update_count: int = 0  # also where the updates were dropped: they are read again where the curves are asked for
 
@@ -68,10 +68,10 @@ class Run:
         """Keep the number of the updates alone: the records of 20,000 take over 100 MB."""
         self.updates = []
 
-    def figure(self, *keys: str) -> float | None:
+    def summary_number(self, *path: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
         value: Any = self.summary
-        for key in keys:
+        for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         return as_number(value)
 
@@ -90,7 +90,7 @@ class Run:
             if len(self.evaluations) > 1:
                 self.summary["final"] = self.evaluations[-1]
         expected_parts = ("base", "final") if self.is_done else ("base",)
-        if self.summary and any(self.figure(part, "pass@1") is None for part in expected_parts):
+        if self.summary and any(self.summary_number(part, "pass@1") is None for part in expected_parts):
             self.notes.append("no pass@1 in its results (another version's?)")
         if self.summary.get("note"):  # a warning of the run itself
             self.notes.append(self.summary["note"])
@@ -191,7 +191,7 @@ def is_completion(entry: Record) -> bool:
 
 def was_truncated(run: Run) -> bool:
     """Return True where the token limit cut off a completion that the run was trained or tested on."""
-    return any(run.figure(*path) for path in TRUNCATED_SHARES.values())
+    return any(run.summary_number(*path) for path in TRUNCATED_SHARES.values())
 
 
 def to_frame(records: list[Record]) -> pd.DataFrame:

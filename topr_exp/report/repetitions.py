@@ -113,14 +113,14 @@ def gain(group: Repetitions, name: str = "pass@1") -> Interval | None:
 
 
 def read_repetitions(runs: Iterable[Run], *stages: str) -> Repetitions:
-    """Read what runs scored on each problem in some stages ("base", "final"), with their draws as seeds.
+    """Read what runs scored on each problem in some stages ("base", "final"), with the indices of their seeds as seeds.
 
     `test_answers` of a stage, a hash of the gold answers, is the same where the test problems are.
     TOPRError where the verdicts of an evaluation are gone or damaged.
     """
     records = []
     for run in runs:
-        record: Record = {"settings": {"seed": run.draw}}
+        record: Record = {"settings": {"seed": run.seed_index}}
         for stage in stages:
             if stage not in run.problem_results:
                 run.problem_results[stage] = read_stage(run, stage)
@@ -147,23 +147,23 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     """
     table = open_verdicts(run, evaluation)
     columns = table.read(["verdict", "class"])
-    problems = len(table.key["golds"])
+    problem_count = len(table.key["golds"])
     test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
     solutions = int(test_solutions) if test_solutions is not None else 1
     has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
-    has_equal_shares = len(columns) > 0 and len(columns) % problems == 0
-    has_equal_solutions = solutions > 0 and problems % solutions == 0
-    if has_dropped_solutions or not has_equal_shares or not has_equal_solutions:
+    has_equal_counts = len(columns) > 0 and len(columns) % problem_count == 0
+    has_equal_solutions = solutions > 0 and problem_count % solutions == 0
+    if has_dropped_solutions or not has_equal_counts or not has_equal_solutions:
         raise TOPRError(f"{run.name}: {table.folder} does not hold the same number of verdicts on each of its problems")
 
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
-    verdicts = codes.reshape(problems, -1)  # [problems, n]
-    classes = columns["class"].to_numpy().reshape(problems, -1)
+    verdicts = codes.reshape(problem_count, -1)  # [problems, n]
+    classes = columns["class"].to_numpy().reshape(problem_count, -1)
     n = verdicts.shape[1]
     k = headline_k(n)
     correct_counts = np.sum(verdicts == CORRECT, axis=1)
     invalid_counts = np.sum(verdicts == INVALID, axis=1)
-    majority_scores = measure(verdicts, classes, [k]).voted[k]
+    majority_scores = measure(verdicts, classes, [k]).maj_at[k]
     results: Record = {
         "n": n,
         "k": k,

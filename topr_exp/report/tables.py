@@ -41,11 +41,11 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
             column = f"{key} (setting)" if is_name_in_use else key
             row[column] = INFINITIES.get(value, value) if isinstance(value, str) else value
         for name in SUMMARY_COLUMNS:
-            row[name] = number_or_nan(run.figure(name))
+            row[name] = number_or_nan(run.summary_number(name))
         row["updates"] = run.update_count
         row["seconds"] = total_seconds(run)
         for stage in ("base", "final"):
-            row[f"{stage}_truncated_share"] = number_or_nan(run.figure(stage, "truncated_share"))
+            row[f"{stage}_truncated_share"] = number_or_nan(run.summary_number(stage, "truncated_share"))
         rows.append(row | estimate_columns([run], names))
     return pd.DataFrame(rows).set_index("run")
 
@@ -166,7 +166,7 @@ def mean_share_text(runs: Sequence[Run], *path: str) -> str:
     """The mean of a share of the summaries, in percent."""
     shares = []
     for run in runs:
-        share = run.figure(*path)
+        share = run.summary_number(*path)
         if share is not None:
             shares.append(share)
     if not shares:
