@@ -69,7 +69,8 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     pictures, drawings = drawing.draw_files(plots.plot_runs(run_groups))
     names = [folder.resolve().name for folder in folders]
     if len(names) > MOST_NAMES:
-        names[MOST_NAMES - 1 :] = [f"{len(names) - MOST_NAMES + 1} more"]
+        shown_names = names[: MOST_NAMES - 1]
+        names = [*shown_names, f"{len(names) - len(shown_names)} more"]
     title = " and ".join(names)
     texts = {
         "tables/runs.csv": tables.as_csv(tables.runs_frame(run_groups.runs)),
