@@ -236,7 +236,10 @@ def without_variables_of_others(cluster: SlurmCluster) -> Iterator[None]:
         names.add("SBATCH_GPUS_PER_NODE")
     if "SLURM_JOB_ID" in os.environ:  # elsewhere the user set them, for srun
         names |= {name for name in os.environ if name.startswith(JOB_PREFIXES)}
-    hidden_variables = {name: os.environ.pop(name) for name in names - {*CLIENT_VARIABLES} if name in os.environ}
+    hidden_variables = {}
+    for name in names.difference(CLIENT_VARIABLES):
+        if name in os.environ:
+            hidden_variables[name] = os.environ.pop(name)
     try:
         yield
     finally:
@@ -293,10 +296,11 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
         if separator:
             reasons.append(reason.strip())
     text = "; ".join(reasons) or attempt.error_line(error)
-    partitions = {row[0] for row in run_slurm("sinfo", "-h", "-o", "%R").rows} if "partition" in text else set()
-    if partitions:
+    if "partition" in text:
         partition = (cluster.additional_parameters or {}).get("partition")
-        text += f" (partition={partition}; there are: {', '.join(sorted(partitions))})"
+        partitions = {row[0] for row in run_slurm("sinfo", "-h", "-o", "%R").rows}
+        if partitions:
+            text += f" (partition={partition}; there are: {', '.join(sorted(partitions))})"
     if SUBMIT_LIMIT in text:
         text += "; launch a part of the sweep at a time, under the same name"
     return f"Slurm refuses the jobs: {text}"
