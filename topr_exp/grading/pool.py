@@ -66,8 +66,8 @@ class WorkerPool:
         """settings: of a target that is a dataclass."""
         self.closed = False
         self._deadline = deadline
-        self._process = os.getpid()
-        self._at_work = threading.Lock()
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
         self._server, self._control = _start_server(target, settings or {})
         self._workers: list[_Worker] = []
         try:
@@ -84,7 +84,7 @@ class WorkerPool:
         or have been stopped from outside. An exception (a signal's, or TOPRError where the processes fail) ends the
         pool.
         """
-        with self._at_work:
+        with self._lock:
             if self.closed:
                 raise TOPRError("the grading pool is closed")
             try:
@@ -100,11 +100,11 @@ class WorkerPool:
 
     @property
     def usable(self) -> bool:
-        return not self.closed and self._process == os.getpid()
+        return not self.closed and self._owner_pid == os.getpid()
 
     def close(self) -> None:
         """Kill all workers and the server, once no task is under way."""
-        with self._at_work:
+        with self._lock:
             self._end()
 
     def _end(self) -> None:
@@ -168,7 +168,7 @@ class WorkerPool:
                 self._control.send_bytes(json.dumps(replaced_pid).encode())
                 send_handle(self._control, channel_of_worker.fileno(), self._server.pid)
             worker = _Worker(channel)
-            limit_sending(channel, self._deadline)
+            set_send_timeout(channel, self._deadline)
             worker.read_pid()
             return worker
         except (EOFError, OSError, ValueError) as error:
@@ -190,8 +190,8 @@ def answer_of(worker: _Worker) -> Answer | None:
             return ("died", None)
 
 
-def limit_sending(channel: Connection, seconds: float) -> None:
-    """Make a send time out: a stopped worker reads nothing."""
+def set_send_timeout(channel: Connection, seconds: float) -> None:
+    """Limit how long a send may wait: a stopped worker reads nothing."""
     microseconds = int(1e6 * (seconds % 1))
     timeval = struct.pack("ll", int(seconds), microseconds)
     descriptor = os.dup(channel.fileno())  # which the socket closes
