@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import load, schemas_by_choice
-from topr_exp.config.retired import renew
+from topr_exp.config.retired import migrate
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import read_shots
 from topr_exp.runs.preflight import check_files, check_machine
@@ -94,7 +94,7 @@ def compose_settings(args: Namespace) -> Config:
         if run_settings:
             if "data.shots" not in command_line and command_line.get("data", data) == data:
                 refuse_part_of_shots(run_settings["data"])
-            run_settings = renew(run_settings)
+            run_settings = migrate(run_settings)
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs())

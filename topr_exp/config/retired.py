@@ -68,7 +68,7 @@ def refuse_retired(key: str) -> None:
         raise ConfigError(f"{key} is gone: {RETIRED[key]}")
 
 
-def renew(stored: dict[str, Any]) -> dict[str, Any]:
+def migrate(stored: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run of an earlier release under the keys of this one; values that are gone are left out.
 
     stored: the groups by name, as in a run's config.json. A source of the user's own keeps all its settings.
