@@ -85,7 +85,7 @@ def prepare_command() -> None:
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
-def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
+def import_named_module(module: str, *, runs_here: bool = True) -> ModuleType:
     """Import a module that the settings name: of this package, installed, or else a file of the current folder.
 
     runs_here: raise ImportError where its file changed since: the old code would run under the new file's hash.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import sys
 from contextlib import chdir
 from dataclasses import dataclass
@@ -248,7 +249,7 @@ def test_the_list_of_settings_that_name_code_is_complete():
     callers = set()
     for path in (ROOT / "topr_exp").rglob("*.py"):
         source = path.read_text()
-        if "topr_exp.import_own(" in source or "= import_user_module(" in source or "(import_user_module(" in source:
+        if re.search(r"topr_exp\.import_named_module\(|(= |\()import_user_module\(", source):
             callers.add(str(path.relative_to(ROOT / "topr_exp")))
 
     # class_of: the _target_ of algo, data, sampler, schedule.when_stale; grader: data.grader._target_

@@ -21,9 +21,9 @@ class UserCodeError(Exception):
 
 
 def import_user_module(name: str, *, runs_here: bool = True) -> ModuleType:
-    """Import a module by `topr_exp.import_own`; UserCodeError for what it raises, sys.exit among it."""
+    """Import a module by `topr_exp.import_named_module`; UserCodeError for what it raises, sys.exit among it."""
     try:
-        return topr_exp.import_own(name, runs_here=runs_here)
+        return topr_exp.import_named_module(name, runs_here=runs_here)
     except (Exception, SystemExit) as error:
         raise UserCodeError(error) from error
 
