@@ -178,9 +178,11 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
             raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
         token_fields[name] = values.detach()
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
-        shape = list(values.shape) if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
-        if values is not None and shape != [len(logp)]:
-            raise TOPRError(f"{name} must be a tensor [B], shape [{len(logp)}]; got {shape}")
+        if values is None:
+            continue
+        received = list(values.shape) if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
+        if received != [len(logp)]:
+            raise TOPRError(f"{name} must be a tensor [B], shape [{len(logp)}]; got {received}")
     if positive is None:
         positive = reward > 0
     batch = Batch(
