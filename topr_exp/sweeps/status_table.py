@@ -36,8 +36,11 @@ def shorten(text: str) -> str:
 
 def describe_model_sizes(statuses: Sequence[RunStatus]) -> list[str]:
     """Return a line on the disk space of the runs' models; none where there are no models."""
-    folders = [status.run.folder for status in statuses if status.state != RunState.UNREADABLE]
-    sizes = [*filter(None, map(bytes_of_models, folders))]
+    sizes = []
+    for status in statuses:
+        size = 0 if status.state == RunState.UNREADABLE else bytes_of_models(status.run.folder)
+        if size:
+            sizes.append(size)
     if not sizes:
         return []
     return [f"models of {plural(len(sizes), 'run')}: {readable_size(sum(sizes))}; checkpoint.weights=none keeps none"]
