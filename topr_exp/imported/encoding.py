@@ -65,7 +65,7 @@ def encode_log(
     columns = log.columns.append_column("row", row_numbers)  # in the log, whatever is left out below
     matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
     questions = encode_prompts(matched, data, policy)
-    columns = with_tokens(columns, policy, data.completion_limit)
+    columns = fill_missing_columns(columns, policy, data.completion_limit)
     # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
     problem_index = matched.problem_index
@@ -194,7 +194,7 @@ def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[st
 # ---- completions
 
 
-def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
+def fill_missing_columns(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
     """Fill in tokens, texts and finishes where the log has none.
 
     limit: number of tokens at which completions were cut off; None: unknown, and finishes stay as they are.
@@ -271,8 +271,9 @@ def is_padded(prompt: TokenIds, completion: TokenIds, policy: Policy) -> bool:
     end = len(completion)
     while end and completion[end - 1] in fillers:
         end -= 1
-    has_more_than_end = len(completion) - end > 1 and completion[end] in policy.eos_ids
-    return has_more_than_end or (len(prompt) > 1 and fillers.issuperset(prompt[:2].tolist()))
+    ends_padded = len(completion) - end > 1 and completion[end] in policy.eos_ids
+    begins_padded = len(prompt) > 1 and fillers.issuperset(prompt[:2].tolist())
+    return ends_padded or begins_padded
 
 
 def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) -> None:
