@@ -2,14 +2,14 @@
 
 import pytest
 
-from topr_exp.runs.forecast import SCORED, TRAINED, Forecast, Step
+from topr_exp.runs.forecast import SCORING_COST, TRAINING_COST, Forecast, Step
 from topr_exp.runtime.progress import Progress
 
 RUN = [
     Step("evaluation", "sampling", 20),
     Step("sampling", "sampling", 100),
-    Step("scoring", "scoring", 100, SCORED),
-    Step("training", "training", 10, 10 * TRAINED),
+    Step("scoring", "scoring", 100, SCORING_COST),
+    Step("training", "training", 10, 10 * TRAINING_COST),
     Step("evaluation", "sampling", 20),
 ]
 
@@ -38,8 +38,8 @@ def test_after_the_first_shard_all_other_work_goes_by_its_cost(forecast, work):
     seconds_left = forecast.seconds_left([work("sampling", 20, 10, seconds=10)])
 
     sampled = 10 + 100 + 20
-    scored = 100 * SCORED
-    trained = 10 * 10 * TRAINED
+    scored = 100 * SCORING_COST
+    trained = 10 * 10 * TRAINING_COST
     assert seconds_left == pytest.approx(sampled + scored + trained)
 
 

@@ -9,8 +9,8 @@ from topr_exp.config.groups import EvaluationConfig, OptimConfig, ScheduleConfig
 from topr_exp.runtime.progress import Kind, Progress
 
 # Cost of a completion, in completions that are sampled, before its kind of work has a pace.
-SCORED = 0.5
-TRAINED = 2.0
+SCORING_COST = 0.5
+TRAINING_COST = 2.0
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ def offline_steps(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> l
     examples = min(sizes.examples or candidates, candidates)
     updates = math.ceil(examples / optim.batch_size) * optim.epochs
     scored_completions = candidates if sizes.scores_mu else 0
-    cost = TRAINED * sizes.completions_per_example * min(optim.batch_size, examples) + evaluation_cost
+    cost = TRAINING_COST * sizes.completions_per_example * min(optim.batch_size, examples) + evaluation_cost
     return [
         Step("sampling", "sampling", sizes.sampled_completions),
-        Step("scoring", "scoring", scored_completions, SCORED),
+        Step("scoring", "scoring", scored_completions, SCORING_COST),
         Step("training", "training", updates, cost),
     ]
 
@@ -140,7 +140,7 @@ def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, eval
     assert schedule.rounds is not None
     assert schedule.updates is not None
     sampled_per_update = sizes.sampled_completions / schedule.updates
-    cost = (1 + SCORED) * sampled_per_update + TRAINED * batch_size + evaluation_cost
+    cost = (1 + SCORING_COST) * sampled_per_update + TRAINING_COST * batch_size + evaluation_cost
     return Step("training", "training", schedule.rounds * schedule.updates, cost)
 
 
