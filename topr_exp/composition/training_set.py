@@ -152,7 +152,7 @@ class TrainingSet:
 
 def build_training_set(
     completions: Completions,
-    rewards: Reward,
+    reward_source: Reward,
     config: ComposeConfig,
     unit: Unit,
     *,
@@ -164,8 +164,8 @@ def build_training_set(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
-    rewards: source of R0. round_number: a round may be all-correct or all-wrong, so c may take the weight of every
-    example, and p~ is not reported. TOPRError: the completions do not admit the requested set.
+    round_number: a round may be all-correct or all-wrong, so c may take the weight of every example, and p~ is not
+    reported. TOPRError: the completions do not admit the requested set.
     """
     suffix = "" if round_number is None else f" of round {round_number}"
     selection = select(unit, completions, config, seed=seed, iteration=iteration, suffix=suffix)
@@ -174,9 +174,9 @@ def build_training_set(
     if effective is not None:
         c = baseline_for(p, effective)
     p_effective = None
-    if unit == "examples" and rewards == "pm1" and round_number is None:
+    if unit == "examples" and reward_source == "pm1" and round_number is None:
         p_effective = effective_positive(p, c)
-    reward = reward_of(completions, rewards)
+    reward = reward_of(completions, reward_source)
     return TrainingSet(
         completions,
         examples=selection.examples,
@@ -188,9 +188,9 @@ def build_training_set(
     )
 
 
-def reward_of(completions: Completions, rewards: Reward) -> Rewards:
+def reward_of(completions: Completions, reward_source: Reward) -> Rewards:
     """Return R0, [M]: 1 for correct completions and a constant for others, or the numbers of a grader or log."""
-    incorrect_reward = INCORRECT_REWARD[rewards]
+    incorrect_reward = INCORRECT_REWARD[reward_source]
     if incorrect_reward is None:
         assert completions.reward is not None, "graded rewards come with the completions"
         return completions.reward.astype(np.float32)
