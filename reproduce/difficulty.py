@@ -37,7 +37,7 @@ def difficulty_weights(
 
     By bucket of the base model's accuracy ([0, .1), [.1, .2), ... [.9, 1]): `problems`, their number; `share`, [E, 10],
     its part of the total weight; `per_problem`, [E, 10], the mean weight of its problems over that of all (nan if it
-    has none). The paper's figure is the last and its caption says the other. `baseline`: the c of each p~ (Eq. 12).
+    has none). The paper's figure shows `per_problem`, its caption says `share`. `baseline`: the c of each p~ (Eq. 12).
 
     correct, samples: [P] completions of each problem by the base model.
     """
@@ -46,16 +46,17 @@ def difficulty_weights(
     baseline = [baseline_for(positive_share, p) for p in effective_positive]
     c = np.asarray(baseline)[:, None]
     weight = (1 - c) * correct + (1 + c) * (n - correct)  # [E, P]
-    bucket = correct.astype(np.int64) * BUCKETS // n  # [P]
-    is_member = np.eye(BUCKETS)[np.minimum(bucket, BUCKETS - 1)]  # [P, 10]
-    total = weight @ is_member
-    count = is_member.sum(axis=0)
-    mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    bucket = np.minimum(correct.astype(np.int64) * BUCKETS // n, BUCKETS - 1)  # [P]
+    is_member = np.eye(BUCKETS)[bucket]  # [P, 10]
+    bucket_weight = weight @ is_member  # [E, 10]
+    problem_count = is_member.sum(axis=0)  # [10]
+    mean_weight = np.full_like(bucket_weight, np.nan)
+    np.divide(bucket_weight, problem_count, out=mean_weight, where=problem_count > 0)
     return {
         "positive_share": positive_share,
         "effective_positive": list(effective_positive),
         "baseline": baseline,
-        "problems": count.astype(int).tolist(),
-        "share": total / weight.sum(axis=1, keepdims=True),
-        "per_problem": mean / weight.mean(axis=1, keepdims=True),
+        "problems": problem_count.astype(int).tolist(),
+        "share": bucket_weight / weight.sum(axis=1, keepdims=True),
+        "per_problem": mean_weight / weight.mean(axis=1, keepdims=True),
     }
