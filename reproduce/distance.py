@@ -44,7 +44,7 @@ def log_likelihoods(policy: Any, prompts: Sequence[Any], tokens: Sequence[Any], 
     return np.array([sum(logp.tolist()) for logp in scores])
 
 
-def distances(runs: Runs, extra: Extra) -> list[float]:
+def recorded_distances(runs: Runs, extra: Extra) -> list[float]:
     """KL(π ‖ π_ref) of each run."""
     return [extra[key_of(record)] for record in runs]
 

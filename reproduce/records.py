@@ -211,13 +211,13 @@ def binned_metrics(run: Run, names: Collection[str]) -> dict[str, list[float | N
         updates = [with_nats(update, run.config["optim"]["batch_size"]) for update in updates]
     recorded_names = set[str]().union(*updates)
     columns: dict[str, list[float | None]] = {"step": []}
-    for members in np.array_split(np.array(updates, dtype=object), BINS):
-        if not len(members):
+    for bin_updates in np.array_split(np.array(updates, dtype=object), BINS):
+        if not len(bin_updates):
             continue
-        columns["step"].append(members[-1]["optimizer_step"])
+        columns["step"].append(bin_updates[-1]["optimizer_step"])
         for name in names:
             if name in recorded_names:
-                columns.setdefault(name, []).append(mean_of_finite(members, name))
+                columns.setdefault(name, []).append(mean_of_finite(bin_updates, name))
     return columns
 
 
@@ -275,9 +275,9 @@ def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
     lines = []
     for record in sorted(records, key=lambda record: (record["run"], json.dumps(record["settings"]))):
         stored_record = {name: packed(value) for name, value in record.items()}
-        stored_record["environment"] = index_in(environments, record["environment"])
+        stored_record["environment"] = find_or_append(environments, record["environment"])
         if "base" in record:  # records of chosen rates have none
-            stored_record["base"] = index_in(bases, stored_record["base"])
+            stored_record["base"] = find_or_append(bases, stored_record["base"])
         if "iterations" in record:
             stored_record["iterations"] = list(map(packed, record["iterations"][1:]))
         lines.append(json.dumps(stored_record))
@@ -288,8 +288,8 @@ def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
     write_file(path, text)
 
 
-def index_in(values: list[dict[str, Any]], value: dict[str, Any]) -> int:
-    """The index of a value in a list, to which it is added where it is missing."""
+def find_or_append(values: list[dict[str, Any]], value: dict[str, Any]) -> int:
+    """The index of a value in a list; a missing one is appended."""
     if value not in values:
         values.append(value)
     return values.index(value)

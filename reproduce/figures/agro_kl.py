@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from reproduce.claims import Claim, Decision, Extra, decide, ends_above, ends_below, for_each, number_above
-from reproduce.distance import KL_TITLE, compute_distances, distances, gain_per_nat
+from reproduce.distance import KL_TITLE, compute_distances, gain_per_nat, recorded_distances
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import BETA, Groups, algorithms, betas, by_setting, name_of
 from reproduce.panels import PERCENT, Panel, against, grid, style_of
@@ -41,7 +41,7 @@ def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:
         color = style["color"]
         points = []
         for rank, members in enumerate(group.split(BETA).values()):
-            kl = float(np.mean(distances(members, extra)))
+            kl = float(np.mean(recorded_distances(members, extra)))
             points.append(Point(kl, PERCENT * members.mean(), size=4 + 3 * rank))
         points.sort()
         kls, scores = [], []
@@ -52,7 +52,7 @@ def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:
         for point in points:
             ax.plot(point.kl, point.score, marker, ms=point.size, color=color, alpha=0.7)
         seed_scores = PERCENT * np.array(group.seed_means())
-        ax.plot(distances(group, extra), seed_scores, ".", ms=3, color=color, alpha=0.6)
+        ax.plot(recorded_distances(group, extra), seed_scores, ".", ms=3, color=color, alpha=0.6)
     ax.set(xlabel=f"{KL_TITLE} (larger marks: larger β)", ylabel="pass@1 (%)")
 
 
@@ -74,7 +74,7 @@ def agro_above_at(beta: str) -> Decision:
         for name in ("kl_pg", "agro"):
             group = pick(runs, name)
             if group:
-                kls.append(f"{name_of(name)} {np.mean(distances(group, extra)):.2f}")
+                kls.append(f"{name_of(name)} {np.mean(recorded_distances(group, extra)):.2f}")
         return replace(claim, evidence=f"{claim.evidence}; KL {', '.join(kls)}")
 
     return judge

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.claims import Decision, Extra, decide, ends_above, for_each, number_above
-from reproduce.distance import KL_TITLE, compute_distances, distances, gain_per_nat
+from reproduce.distance import KL_TITLE, compute_distances, gain_per_nat, recorded_distances
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import Groups, by_choice, by_setting
 from reproduce.panels import PERCENT, Panel, bars, grid, metric
@@ -38,7 +38,7 @@ def score_against_kl(ax: Axes, groups: Groups, extra: Extra) -> None:
     """pass@1 of each seed against its KL."""
     for i, (label, group) in enumerate(groups.items()):
         ax.plot(
-            distances(group, extra),
+            recorded_distances(group, extra),
             PERCENT * np.array(group.seed_means()),
             MARKERS[i],
             color=series_style(i)["color"],

@@ -25,8 +25,8 @@ CHOICES = {f"p̃ = {share:g}": [f"{EFFECTIVE}={share:g}"] for share in SHARES if
 shares = by_choice({"c = 0": [f"{EFFECTIVE}=null"], **CHOICES})
 
 
-def is_not_ruined(share: float) -> list[Decision]:
-    """That TOPR at an effective proportion stays valid and ends above c = 0."""
+def decisions_at(share: float) -> list[Decision]:
+    """Decide whether TOPR at an effective proportion stays valid and ends above c = 0."""
     group = f"topr {EFFECTIVE}={share:g}"
     text = f"p̃ = {share:g}: at most {PERCENT * RUINED:.0f} points more of its answers are invalid than before"
     return [
@@ -49,8 +49,8 @@ FIGURE = Figure(
     draw=grid(panels, width=5.5),
     judge=decide(
         ends_above("c = 0: more of TOPR's answers are invalid than before", OWN_SHARE, metric="invalid"),
-        *is_not_ruined(0.1),
-        *is_not_ruined(0.2),
+        *decisions_at(0.1),
+        *decisions_at(0.2),
     ),
     levels=(algorithms, shares),
 )
@@ -102,7 +102,7 @@ def environments_of(imitation: Record | None, cell_records: Sequence[Record]) ->
     environments: list[dict[str, Any]] = []
     for record in (imitation, *cell_records):
         if record is not None and record["environment"]:
-            records.index_in(environments, record["environment"])
+            records.find_or_append(environments, record["environment"])
     return environments
 
 
