@@ -44,16 +44,17 @@ def schedule_words(updates: int, *, is_small: bool) -> list[str]:
     return [f"schedule.updates={updates}", f"schedule.prompts={prompts}", f"schedule.rounds={total // updates}"]
 
 
-SAMPLES_ANEW, LAGS = "schedule=on_policy", "schedule=async"
+ON_POLICY = "schedule=on_policy"
+ASYNC = "schedule=async"
 TURNS = ("model=tiny_long", "data.train_problems=200")
 CONDITIONS = (
-    Condition("fresh", (SAMPLES_ANEW,), updates=1),
-    Condition("8 updates", (SAMPLES_ANEW,), updates=8),
-    Condition("64 updates", (SAMPLES_ANEW,), updates=64),
-    Condition("lag 4", (LAGS, "schedule.lag=4"), updates=1),
-    Condition("lag 16", (LAGS, "schedule.lag=16"), updates=1),
-    Condition("int4", (SAMPLES_ANEW, "sampler.mismatch.weights=int4"), updates=1),
-    Condition("noise 0.3", (SAMPLES_ANEW, "sampler.mismatch.logits_noise=0.3"), updates=1),
+    Condition("fresh", (ON_POLICY,), updates=1),
+    Condition("8 updates", (ON_POLICY,), updates=8),
+    Condition("64 updates", (ON_POLICY,), updates=64),
+    Condition("lag 4", (ASYNC, "schedule.lag=4"), updates=1),
+    Condition("lag 16", (ASYNC, "schedule.lag=16"), updates=1),
+    Condition("int4", (ON_POLICY, "sampler.mismatch.weights=int4"), updates=1),
+    Condition("noise 0.3", (ON_POLICY, "sampler.mismatch.logits_noise=0.3"), updates=1),
     # With a baseline of 0 the share of positives is the effective proportion; losses without a baseline have it, too.
     Condition("positives 0.05", (*SHARE, "compose.positive_share=0.05")),
     Condition("positives 0.2", (*SHARE, "compose.positive_share=0.2")),

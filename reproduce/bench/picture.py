@@ -29,7 +29,7 @@ def draw_bench(scores: Mapping[Place, Score], rows: Sequence[str], conditions: S
     table = np.full((len(rows), len(conditions)), np.nan)
     for place, score in scores.items():
         i, j = rows.index(place.row), conditions.index(place.condition)
-        points = points_above(place.row, score)
+        points = points_above_topr(place.row, score)
         table[i, j] = points
         ax.text(
             j,
@@ -50,7 +50,7 @@ def draw_bench(scores: Mapping[Place, Score], rows: Sequence[str], conditions: S
     return drawing
 
 
-def points_above(row: str, score: Score) -> float:
+def points_above_topr(row: str, score: Score) -> float:
     """A cell's difference to TOPR, in points; not a number where there is none."""
     if score.difference is not None:
         return PERCENT * score.difference.value
@@ -70,7 +70,7 @@ def cell_label(score: Score) -> str:
             label += "?"
     elif score.runs:
         label = f"({PERCENT * score.runs.mean():.0f})"
-    return label + "†" * score.collapsed
+    return label + "†" * score.collapsed_count
 
 
 def text_color(points: float) -> str:

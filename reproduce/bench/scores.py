@@ -27,7 +27,7 @@ class Score:
 
     runs: Runs  # of the reported seeds
     rate: float | None = None
-    collapsed: int = 0  # seeds
+    collapsed_count: int = 0  # of seeds
     difference: Interval | None = None  # to TOPR; None: it has no runs here, or is TOPR
     claim: Claim | None = None  # that it ends above TOPR
     note: str = ""  # why there is no number
@@ -78,5 +78,5 @@ def reported_records(records: Iterable[Record]) -> dict[Place, list[Record]]:
 def score_runs(cell_records: Sequence[Record]) -> Score:
     """The score of a cell by its records alone; those of runs that were not finite have no counts."""
     runs = Runs(record for record in cell_records if "of_problems" in record["final"])
-    collapsed = sum(collapsed_seeds(runs)) + len(cell_records) - len(runs)
-    return Score(runs, cell_records[0]["settings"][RATE], collapsed)
+    collapsed_count = sum(collapsed_seeds(runs)) + len(cell_records) - len(runs)
+    return Score(runs, cell_records[0]["settings"][RATE], collapsed_count)

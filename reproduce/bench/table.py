@@ -79,7 +79,7 @@ def cell_text(score: Score | None) -> str:
             text = f"**{text}**"
     elif score.runs:
         text = f"({PERCENT * score.runs.mean():.1f})"
-    return text + "†" * score.collapsed
+    return text + "†" * score.collapsed_count
 
 
 def list_cells(scores: Mapping[Place, Score], rows: Sequence[str]) -> list[str]:
@@ -102,6 +102,6 @@ def describe_score(score: Score) -> str:
         parts.append(f"pass@1 {' '.join(seed_texts)} %")
     if score.claim is not None:
         parts.append(f"{score.claim.evidence}, *{score.claim.word}*")
-    if score.collapsed:
-        parts.append(f"{plural(score.collapsed, 'seed')} collapsed")
+    if score.collapsed_count:
+        parts.append(f"{plural(score.collapsed_count, 'seed')} collapsed")
     return "; ".join(parts)

@@ -61,8 +61,9 @@ def draw_histogram(ax: Axes, runs: Runs, stage: str, *, label: str, style: dict[
 
 def fewer_hard_problems(runs: Runs, extra: Extra) -> Claim:
     def more_hard_problems(sft: np.ndarray, topr: np.ndarray, base: np.ndarray) -> np.ndarray:
-        is_hard, is_hard_for_sft = topr <= HARD, sft <= HARD
-        return is_hard.astype(float) - is_hard_for_sft
+        is_hard_for_topr = topr <= HARD
+        is_hard_for_sft = sft <= HARD
+        return is_hard_for_topr.astype(float) - is_hard_for_sft
 
     text = "fewer problems with at most a quarter of the completions correct"
     return below(text, combined(runs, more_hard_problems, SFT, TOPR))
