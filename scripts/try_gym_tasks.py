@@ -24,9 +24,15 @@ from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import gym, worker
 from topr_exp.grading.extraction import tagged
 
-DRAWN = 60  # problems of a task
-SCORED = 20
-SLOW = {"futoshiki": 4, "knight_swap": 4, "zebra_puzzles": 20, "quantum_lock": 20, "intermediate_integration": 20}
+DRAWN_COUNT = 60  # problems of a task
+SCORED_COUNT = 20
+DRAWN_OF_SLOW_TASKS = {
+    "futoshiki": 4,
+    "knight_swap": 4,
+    "zebra_puzzles": 20,
+    "quantum_lock": 20,
+    "intermediate_integration": 20,
+}
 GARBAGE = (
     "garbage", "I don't know", "?", "-", ".", "nan", "inf", "1e999", "9" * 5000, "(" * 300, "x^", "[]", "{}", "()",
     "[[]]", "[1, 2", "[[1, 2], [3, 4]]", '["a", "b"]', "['a', 'b']", '{"a": 1}', "{'a': {'b': [1]}}", "1+1", "2*x + C",
@@ -139,7 +145,7 @@ def try_task(name: str, recorder: ActRecorder) -> Trial:
         return Trial(draw_error=f"{type(error).__name__}: {error}")
     entries_text = json.dumps(entries)
     json_entries = json.loads(entries_text)
-    scored_entries = json_entries[:SCORED]
+    scored_entries = json_entries[:SCORED_COUNT]
     recorder.acts.clear()
     recorder.is_on = True
     trial = Trial(
@@ -151,7 +157,7 @@ def try_task(name: str, recorder: ActRecorder) -> Trial:
     recorder.is_on = False
     if recorder.acts:
         trial.refused_act = recorder.acts[0]
-    trial.refused_gold_before_json = refused_gold(entries[:SCORED])
+    trial.refused_gold_before_json = refused_gold(entries[:SCORED_COUNT])
     return trial
 
 
@@ -160,7 +166,7 @@ def draw(name: str) -> list[Entry]:
     from reasoning_gym import create_dataset
 
     random.seed()
-    count = SLOW.get(name, DRAWN)
+    count = DRAWN_OF_SLOW_TASKS.get(name, DRAWN_COUNT)
     dataset = create_dataset(name, seed=1234567, size=count)
     entries = []
     for index in range(count):

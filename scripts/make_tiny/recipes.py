@@ -23,7 +23,7 @@ class Form(NamedTuple):
     """A prompt form: how it asks, and how an answer is marked."""
 
     template: str
-    marked: str
+    marked_answer: str
 
 
 # The templates of conf/data; a test holds them equal.
@@ -168,37 +168,42 @@ def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
     steps, answer = verifications.work_out(task, style == "slip", rng)
     if style == "bare":
         steps = ""
-    ending = form.marked
+    ending = form.marked_answer
     if style == "unmarked":
         ending = ledgers.UNMARKED
     return steps + ending.format(answer=answer)
 
 
 @lru_cache
-def pool(data_format: str, count: int, seed: int) -> list[Task]:
+def task_pool(data_format: str, count: int, seed: int) -> list[Task]:
     """Draw the tasks of a recipe; data_format: gsm8k or math."""
     return draw_tasks(DRAWS[data_format], "pretrain", count=count, seed=seed)
 
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Iterate over prompts with completions, without end."""
+    """Iterate over a recipe's prompts with completions, without end."""
     if isinstance(recipe, TasksRecipe):
-        yield from tasks.examples(recipe.forms, mix, rng)
+        return tasks.examples(recipe.forms, mix, rng)
     if isinstance(recipe, VerifierRecipe):
-        yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
+        return verifications.examples(task_pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
     if isinstance(recipe, LedgerRecipe):
         stories = ledgers.pool(recipe.tasks, recipe.seed, recipe.worded)
-        short = 0
+        short_count = 0
         if mix == recipe.clean:
-            short = recipe.short
-        yield from ledgers.examples(stories, mix, rng, short)
+            short_count = recipe.short
+        return ledgers.examples(stories, mix, rng, short_count)
+    return form_examples(recipe, mix, rng)
+
+
+def form_examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Iterate over problems of GSM8K and MATH in the recipe's prompt forms, without end."""
     while True:
         (name,) = rng.choices(list(recipe.forms), list(recipe.forms.values()))
         form = FORMS[name]
         data_format = "math"
         if name == "gsm8k":
             data_format = "gsm8k"
-        task = rng.choice(pool(data_format, recipe.tasks, recipe.seed))
+        task = rng.choice(task_pool(data_format, recipe.tasks, recipe.seed))
         (style,) = rng.choices(list(mix), list(mix.values()))
         yield form.template.format(question=task.question), completion(task, form, style, rng)
 
