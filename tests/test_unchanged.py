@@ -75,8 +75,9 @@ def change_at(tmp_path, monkeypatch):
             replace(source, target)
             if moment.is_file(Path(target)):
                 count += 1
-                for path in tmp_path.glob("store/rollouts/*/*.arrow") if count == moment.times else ():
-                    os.utime(path, ns=(0, 0))
+                if count == moment.times:
+                    for path in tmp_path.glob("store/rollouts/*/*.arrow"):
+                        os.utime(path, ns=(0, 0))
 
         monkeypatch.setattr(os, "replace", replace_and_change)
 

@@ -131,7 +131,8 @@ def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path, disk):
     order = ""
     for event in disk.events:
         if event.target is None:
-            order += "m" * (event.path.name == "metrics.jsonl")
+            if event.path.name == "metrics.jsonl":
+                order += "m"
         elif event.target.name.startswith("step-"):
             order += "c"
     assert order.count("c") >= 3

@@ -30,7 +30,7 @@ def break_off(config, updates):
         hook.remove()
 
 
-def run_twice(undisturbed, broken, updates):
+def run_both(undisturbed, broken, updates):
     """Runs of the same settings, one of which breaks off after some updates and is given again; their summaries."""
     summary = run(undisturbed)
     break_off(broken, updates)

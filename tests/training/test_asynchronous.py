@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import column, needs_peft, small_config, values_of
 from tests.sweep_tools import records, result
-from tests.training.broken_runs import run_twice, twins
+from tests.training.broken_runs import run_both, twins
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
@@ -79,7 +79,7 @@ def run_broken_and_undisturbed(folder, words):
     """The records of a run that broke off and went on, which are those of an undisturbed one; its summary."""
     settings = settings_in_rounds(f"checkpoint.every_seconds=0 schedule=async {words}")
     undisturbed, broken = twins(folder, *settings)
-    expected, summary = run_twice(undisturbed, broken, updates=3)
+    expected, summary = run_both(undisturbed, broken, updates=3)
     assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
     return records(broken.folder), summary
 

@@ -11,7 +11,7 @@ from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import needs_peft, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
-from tests.training.broken_runs import break_off, run_twice, twins
+from tests.training.broken_runs import break_off, run_both, twins
 from tests.training.trainers import make_trainer, optim, weights
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.pipeline import run
@@ -54,7 +54,7 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
     settings = ["checkpoint.every_seconds=0", "data.test_problems=2", *words.split()]
     undisturbed, broken = twins(tmp_path, *settings)
 
-    summary, resumed_summary = run_twice(undisturbed, broken, updates)
+    summary, resumed_summary = run_both(undisturbed, broken, updates)
 
     assert resumed_summary["tokens"] == summary["tokens"]
     for path in (undisturbed.folder / "model").rglob("*.*"):
@@ -80,7 +80,7 @@ def test_every_loss_trains_is_resumed_bit_for_bit_and_named_on_the_card(outputs,
     settings = [*SHORT, *schedule, f"algo={name}"]
     undisturbed, broken = (small_config(outputs, *settings, f"name={twin}") for twin in "ab")
 
-    run_twice(undisturbed, broken, updates=1)
+    run_both(undisturbed, broken, updates=1)
 
     assert len(records(broken.folder)) == 2
     assert f"- {name}\n" in (broken.folder / "model/README.md").read_text()
