@@ -115,6 +115,8 @@ NAMED_SETTINGS = (  # of docs/losses.md, those of the loss alone
     "decoupled_ppo algo.correction=2",
     "ipo algo.mask=[{statistic:ratio,low:0.2,high:5}]",
     "oapl algo.anchor=ref",
+    "dppo_kl algo.denominator=old algo.advantage=group_std algo.length_normalize=true",
+    "policy_gradient algo.ratio=min_prefix algo.rule=ppo algo.b_pos=1.28 algo.a_neg=0.8 algo.advantage=group_std",
 )
 LOSS_KEYS = ("algo", "mu", "optim.reduction")  # words of a row; the others are settings of every run
 

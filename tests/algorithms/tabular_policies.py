@@ -97,9 +97,9 @@ OPTIONS = {
     "rloo": [{"beta": 0.0}],
     "vespo": [{"advantage": advantage} for advantage in ("group_std", "leave_one_out")],
     "policy_gradient": [
-        *({"ratio": ratio, **LIMITS} for ratio in ("token", "prefix", "geometric")),
+        *({"ratio": ratio, **LIMITS} for ratio in ("token", "prefix", "min_prefix", "geometric")),
         *({**OLD, "correction_level": level} for level in ("token", "mean", "sum")),
-        *({**OLD, "rule": "ppo", "b_neg": 1.1, "ratio": ratio} for ratio in ("sequence", "prefix")),
+        *({**OLD, "rule": "ppo", "b_neg": 1.1, "ratio": ratio} for ratio in ("sequence", "min_prefix")),
         {"ratio": "geometric", "rule": "ppo"},
         *({"ratio": "token", "advantage": "group", "mask": [mask]} for mask in MASKS),
         {**OLD, "mask": [mask_of("ratio", "token", 0.7, 1.3), mask_of("old_ratio", "sum", 0.3, None)]},

@@ -61,7 +61,7 @@ def drift(loss, advantage):
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-@pytest.mark.parametrize("ratio", ["token", "prefix"])
+@pytest.mark.parametrize("ratio", ["token", "prefix", "min_prefix"])
 @pytest.mark.parametrize("limits", [NAIVE, TIS, TOPR, PPO], ids=["naive", "tis", "topr", "ppo"])
 def test_a_constant_advantage_has_no_drift(limits, ratio, advantage):
     assert drift(policy_gradient(ratio=ratio, center_scores=False, **limits), advantage) > 1e-2
@@ -74,7 +74,7 @@ def test_equal_limits_have_no_drift_at_any_ratio_and_others_do(ratio):
     assert drift(policy_gradient(ratio=ratio, **TOPR), -1.0) > 1e-3  # a weight of the whole response leaves one
 
 
-@pytest.mark.parametrize("ratio", ["token", "prefix"])
+@pytest.mark.parametrize("ratio", ["token", "prefix", "min_prefix"])
 def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio):
     case = all_single(1, 2, MIXED_REWARD)
     centering_loss = policy_gradient(ratio=ratio, **IS)

@@ -56,7 +56,7 @@ CORRECTED = {"denominator": "old", "correction": INF}
 NEUTRAL = [{"mask": WIDE_MASKS}, CORRECTED, {**CORRECTED, "correction": 1.0}, {"rule": "ppo"}]
 
 
-@pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "geometric"])
+@pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "min_prefix", "geometric"])
 @pytest.mark.parametrize("changes", NEUTRAL, ids=str)
 def test_neutral_settings_change_nothing(changes, ratio):
     """Bands that hold all, a correction without a gap, the rule where no limit is reached."""
@@ -143,7 +143,7 @@ def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
 @pytest.mark.parametrize(
     "changes, line",
     [
-        ({"ratio": "bogus"}, "ratio=bogus: expected one of sequence, token, geometric, prefix"),
+        ({"ratio": "bogus"}, "ratio=bogus: expected one of sequence, token, geometric, prefix, min_prefix"),
         ({"mask": [3]}, r"mask\[0\]=3: expected"),
         ({"a_pos": math.nan}, "a_pos=nan: expected a number"),
         ({"a_neg": -1}, "a_neg must be at least 0 and finite; got -1.0"),

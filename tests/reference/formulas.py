@@ -149,6 +149,8 @@ def ratio_of(level, delta):
     if level == "geometric":
         return delta.mean().exp().expand_as(delta)
     ratios = delta.exp()
+    if level == "min_prefix":  # times the least of the tokens before, 1 where there is none
+        return ratios * torch.stack([ratios[:t].min() if t else ratios.new_ones(()) for t in range(len(ratios))])
     return ratios.cumprod(0) if level == "prefix" else ratios
 
 

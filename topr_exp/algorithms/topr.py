@@ -14,6 +14,7 @@ Le Roux et al. (arXiv 2503.14286), Equation 7, for a response y of T tokens with
 PPO's clipping (rule=ppo), masks and corrections are the grammar of `policy_gradient`, which extends this class.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -38,8 +39,9 @@ from topr_exp.types import Batch, LossOutput, Tensor
 ARXIV = "2503.14286"
 CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
 
-# The ratio that weighs: e^Δ of the sequence (the paper), e^δ_t of a token, e^(Δ/T), e^Σ_{u ≤ t} δ_u of a prefix.
-Ratio = Literal["sequence", "token", "geometric", "prefix"]
+# The ratio that weighs: e^Δ of the sequence (the paper), e^δ_t of a token, e^(Δ/T), e^Σ_{u ≤ t} δ_u of a prefix, and
+# MinPRO's e^(δ_t + min_{u < t} δ_u).
+Ratio = Literal["sequence", "token", "geometric", "prefix", "min_prefix"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Tapered(Loss):
     b_pos: float  # largest weight of a positive
     a_neg: NotNegative  # least weight of a negative
     b_neg: float  # largest weight of a negative
-    ratio: Ratio  # of the whole answer, of each token, its geometric mean, of each prefix
+    ratio: Ratio  # of the answer, each token, its geometric mean, each prefix, or the token times the minimum before
     length_normalize: bool  # divide an answer's loss by its number of tokens
     advantage: Advantage = "reward"  # weight of an answer: reward minus baseline, or relative to its group
 
@@ -130,6 +132,8 @@ class Tapered(Loss):
             return token_log_ratio
         if self.ratio == "prefix":
             return masked(token_log_ratio.cumsum(1), batch)
+        if self.ratio == "min_prefix":
+            return masked(token_log_ratio + earlier_minimum(token_log_ratio, batch), batch)
         if self.ratio == "geometric":
             return token_log_ratio.sum(1) / lengths(batch)
         return token_log_ratio.sum(1)
@@ -176,6 +180,14 @@ class LimitedRatio:
             "clipped_low": response_mean(is_low.to(weight.dtype), batch),
             "clipped_high": response_mean(is_high.to(weight.dtype), batch),
         }
+
+
+def earlier_minimum(values: Tensor, batch: Batch) -> Tensor:
+    """The minimum of `values` [B, T] over each response's earlier tokens; 0 for its first token."""
+    running_minimum = values.where(batch.mask, math.inf).cummin(1).values
+    minimum = running_minimum.roll(1, dims=1)
+    minimum[:, 0] = math.inf
+    return minimum.masked_fill(minimum == math.inf, 0.0)
 
 
 def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
