@@ -50,7 +50,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def first_words(table: str) -> dict[str, str]:
+def canonical_spellings(table: str) -> dict[str, str]:
     """Map each word of a table to the first one of its line."""
     first_of_line: dict[str, str] = {}
     for line in table.strip().splitlines():
@@ -68,7 +68,7 @@ _DROPPED = words(
     \limits \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace
     \thinspace \rm \bf \it \mathbf \mathrm \mathit \boldsymbol \underline"""
 ) | {"\\ ", "\\\n", "\\"}
-_SYNONYMS = {r"\euro": "", r"\pounds": ""} | first_words(
+_SYNONYMS = {r"\euro": "", r"\pounds": ""} | canonical_spellings(
     r"""
     \frac \dfrac \tfrac \cfrac
     \binom \dbinom \tbinom
@@ -117,15 +117,20 @@ _MATRICES = words("matrix bmatrix Bmatrix smallmatrix array")
 _OPEN = words(r"( [ \{ \langle")
 _CLOSE = words(r") ] \} \rangle")
 _QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z ./]*(?:\^\{?\d\}?)?)")  # \text{5 cm^2}
-# A root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.; (204)_5, which
-# is 204_5; 42_{10}, which is 42; 5 x 4.
 _REWRITTEN = (
+    # √13 and sqrt13 are roots of the whole number, unlike \sqrt13.
     (re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII), r"\\sqrt{\1}"),
+    # A matrix's \\[4pt].
     (re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]"), r"\\\\"),
+    # $3\pi$ square units.
     (re.compile(r"\A\s*\$([^$]+)\$((?:\s+(?!or\b|and\b)[A-Za-z]+)+)\s*\Z"), r"\1\\text{\2}"),
+    # 15 min, 4:30 p.m.
     (re.compile(r"(?i)(?<=\d)(?:\s*(?=min|sec)|\s+|(?<=:\d\d))(min|sec|[ap]\.?m)\b\.?\s*\Z"), r"\\text{ \1}"),
+    # (204)_5 is 204_5.
     (re.compile(r"(?:\\left|(?<![\w}]))\((\d[\dA-Z]*)(?:\\right)?\)(?=\s*_)", re.ASCII), r"\1"),
+    # 42_{10} is 42.
     (re.compile(r"(?<=\d)\s*_\s*\{\s*10\s*\}", re.ASCII), ""),
+    # 5 x 4.
     (re.compile(r"(?<=\d)\s*x\s*(?=\\?\$?\d)", re.ASCII), "*"),
 )
 _SHORT_UNIT = re.compile(r"(?:[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5})(?:\^\{?\d\}?)?")  # \text{m} behind a value
@@ -149,11 +154,11 @@ def tokenize(text: str) -> Tokens:
     tokens: list[str] = []
     end = 0
     for match in _TEXT.finditer(text):
-        tokens += _plain(text[end : match.start()])
+        tokens += _tokenize_math(text[end : match.start()])
         command, content = match.groups()
         tokens += _text_tokens(command, content, _last_token(tokens))
         end = match.end()
-    tokens += _plain(text[end:])
+    tokens += _tokenize_math(text[end:])
     joined = _join_thousands(tokens)
     braced = _Canonical(joined).until(" ", 0)
     return tuple(_merge_letters(braced))
@@ -169,8 +174,8 @@ def integer_like(token: str) -> bool:
     return token.isascii() and token.isdigit()
 
 
-def _plain(text: str) -> list[str]:
-    """Tokens with spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
+def _tokenize_math(text: str) -> list[str]:
+    r"""Tokens of a text without \text; synonyms are resolved, spaces stay as " " until thousands are joined."""
     tokens: list[str] = []
     for lexeme in _LEXEME.findall(text):
         if lexeme.isspace() or lexeme in _DROPPED:
@@ -230,9 +235,9 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
         return ['"' + word]
     items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(items):
-        return [" ", *_plain(items), " "]
+        return [" ", *_tokenize_math(items), " "]
     if quantity := _QUANTITY.fullmatch(word):
-        return [*_plain(quantity.group(1)), *_words_behind_number(quantity.group(2))]
+        return [*_tokenize_math(quantity.group(1)), *_words_behind_number(quantity.group(2))]
     if number_like(token_before):
         return _words_behind_number(word)
     return ['"' + " ".join(word.split())]
@@ -244,7 +249,10 @@ def _join_thousands(tokens: list[str]) -> list[str]:
     depth = start = 0
     while start < len(tokens):
         token = tokens[start]
-        depth += (token in _OPEN) - (token in _CLOSE)
+        if token in _OPEN:
+            depth += 1
+        elif token in _CLOSE:
+            depth -= 1
         follows_point = bool(joined) and joined[-1][-1] == "."
         end = start + 1
         if depth <= 0 and not follows_point:

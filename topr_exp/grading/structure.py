@@ -21,7 +21,7 @@ from topr_exp.grading.latex import (
     MAX_DEPTH,
     Tokens,
     TooComplexError,
-    first_words,
+    canonical_spellings,
     integer_like,
     number_like,
     tokenize,
@@ -75,7 +75,7 @@ _FALLING = words(r"> \geq")
 _STRICT = frozenset("<>")
 _NAME_SIGNS = words(r"( ) , | ' _ { } : \angle \triangle \frac \overline")
 # Units that contradict each other; any other word after a number is dropped unread ("18 cookies" is 18).
-_UNIT_OF_SPELLING = first_words(
+_UNIT_OF_SPELLING = canonical_spellings(
     """
     cm centimeter centimeters centimetre centimetres
     mm millimeter millimeters
