@@ -68,19 +68,18 @@ def row_batches(table: pa.Table) -> Iterator[pa.Table]:
         if pa.types.is_list(column.type):  # with offsets of 32 bits
             lengths = list_value_length(column).fill_null(0).to_numpy()
             largest_lengths = np.maximum(largest_lengths, lengths)
+    if largest_lengths.sum() <= MOST_VALUES:
+        yield table.combine_chunks()
+        return
     ends = np.cumsum(largest_lengths)
     start = 0
     values_before = 0
-    while start < len(table) and ends[-1] - values_before > MOST_VALUES:
+    while start < len(table):
         end = int(np.searchsorted(ends, values_before + MOST_VALUES, side="right"))
         assert end > start, "a list of more values than a batch can hold"
         yield copied_rows(table.slice(start, end - start))
         start = end
         values_before = int(ends[end - 1])
-    if start == 0:
-        yield table.combine_chunks()
-    else:
-        yield copied_rows(table.slice(start))
 
 
 def copied_rows(rows: pa.Table) -> pa.Table:
