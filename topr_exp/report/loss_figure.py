@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from topr_exp.algorithms.base import Loss
 
-Points = NDArray[np.float64]
+Values = NDArray[np.float64]
 
 LENGTHS = (1, 10, 100)  # tokens of an answer, over which weights are compared
 DRAWN_LENGTH = 10  # tokens of the answers whose weights are drawn
@@ -39,8 +39,8 @@ class Axis:
     reach: float
     by_token: bool = False
 
-    def ticks(self, points: int) -> Points:
-        return np.linspace(-self.reach, self.reach, points)
+    def positions(self, count: int) -> Values:
+        return np.linspace(-self.reach, self.reach, count)
 
 
 AXES = (  # the last one for losses whose weights depend on length by either of the others
@@ -55,7 +55,7 @@ class Panel:
     """Losses whose weights are the same."""
 
     names: list[str]
-    curves: Points  # [2, points] of right and of wrong answers
+    curves: Values  # [2, points] of right and of wrong answers
 
 
 def panels(losses: Mapping[str, Loss]) -> dict[Axis, list[Panel]]:
@@ -84,18 +84,18 @@ def axis_of(loss: Loss) -> Axis:
     return AXES[-1]
 
 
-def curves_of(loss: Loss, length: int, axis: Axis, points: int) -> Points:
+def curves_of(loss: Loss, length: int, axis: Axis, points: int) -> Values:
     """[2, points] weights of right and wrong answers along an axis."""
-    ticks = axis.ticks(points)
+    positions = axis.positions(points)
     if axis.by_token:
-        ticks = ticks * length  # Δ of the whole answer
-    deltas = ticks.tolist()
+        positions = positions * length  # Δ of the whole answer
+    deltas = positions.tolist()
     right_weights = weights(loss, is_right=True, length=length, deltas=deltas)
     wrong_weights = weights(loss, is_right=False, length=length, deltas=deltas)
     return np.array([right_weights, wrong_weights])
 
 
-def are_equal(first_curves: Points, second_curves: Points) -> bool:
+def are_equal(first_curves: Values, second_curves: Values) -> bool:
     """Check that weights agree wherever a panel shows them."""
     first_visible = np.clip(first_curves, *WEIGHT_RANGE)
     second_visible = np.clip(second_curves, *WEIGHT_RANGE)
@@ -118,12 +118,12 @@ def draw(losses: Mapping[str, Loss], path: Path) -> None:
         subfigure.supxlabel(axis.title, fontsize=10)
         subfigure.supylabel("weight", fontsize=10)
         grid = subfigure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        draw_block(grid, block, axis.ticks(POINTS))
+        draw_block(grid, block, axis.positions(POINTS))
     with disk_errors(f"write {path}"):
         figure.savefig(path, dpi=130)
 
 
-def draw_block(grid: NDArray[Any], block: list[Panel], x: Points) -> None:
+def draw_block(grid: NDArray[Any], block: list[Panel], x: Values) -> None:
     """Draw panels into the first cells of a grid [rows, columns] of axes, and hide the others."""
     columns = grid.shape[1]
     cells = list(grid.ravel())
@@ -136,7 +136,7 @@ def draw_block(grid: NDArray[Any], block: list[Panel], x: Points) -> None:
         empty_cell.set_axis_off()
 
 
-def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
+def draw_panel(cell: Axes, panel: Panel, x: Values) -> None:
     """Draw the lines of a panel, with a name beside each."""
     title = wrap(", ".join(panel.names), 26)
     cell.set_title("\n".join(title), fontsize=10)
@@ -151,7 +151,7 @@ def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
         draw_line(cell, x, wrong, name="wrong", color="#D55E00", neighbour=right)
 
 
-def draw_line(cell: Axes, x: Points, y: Points, *, name: str, color: str, neighbour: Points | None = None) -> None:
+def draw_line(cell: Axes, x: Values, y: Values, *, name: str, color: str, neighbour: Values | None = None) -> None:
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
     cell.plot(x, y, color=color, linewidth=1.6)
     index = POINTS // 4
@@ -178,7 +178,7 @@ def draw_line(cell: Axes, x: Points, y: Points, *, name: str, color: str, neighb
     )
 
 
-def widest_gap(x: Points, y: Points, neighbour: Points) -> int:
+def widest_gap(x: Values, y: Values, neighbour: Values) -> int:
     """The index of the point at which a line is farthest from its neighbour, where a name has room."""
     lowest, highest = WEIGHT_RANGE
     has_room_below = y > lowest + MARGIN
