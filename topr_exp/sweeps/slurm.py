@@ -125,12 +125,13 @@ class SlurmScheduler:
         say(f"follow it: python -m topr_exp.sweeps status {folder}")
 
     def states(self, runs: Sequence[Run]) -> JobStates:
-        array_names: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        arrays_by_option: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for run in runs:
             if run.job:
-                array_names[clusters_option(run)].add(run.job.rpartition("_")[0])
+                array_name, _, _ = run.job.rpartition("_")
+                arrays_by_option[clusters_option(run)].add(array_name)
         jobs = {}
-        for option, names in array_names.items():
+        for option, names in arrays_by_option.items():
             selection = ("-n", ",".join(sorted(names)))
             if distributed.JOB_ID in os.environ:  # a task asks about its own job, when a whole array may be preempted
                 selection = ("-j", os.environ[distributed.JOB_ID])
@@ -146,12 +147,12 @@ class SlurmScheduler:
         return JobStates(jobs)
 
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
-        job_ids: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        jobs_by_option: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for status in statuses:
             if status.job_id:
-                job_ids[clusters_option(status.run)].append(status.job_id)
-        for option, ids in job_ids.items():
-            answer = run_slurm("scancel", *option, *ids, timeout=CANCEL_SECONDS)
+                jobs_by_option[clusters_option(status.run)].append(status.job_id)
+        for option, job_ids in jobs_by_option.items():
+            answer = run_slurm("scancel", *option, *job_ids, timeout=CANCEL_SECONDS)
             if answer.problem:
                 raise TOPRError(f"scancel: {answer.problem}")
         return []
