@@ -80,15 +80,16 @@ class JsonLines(DataConfig):
         TOPRError for a missing file, and unless exactly one of a test set and `test_share` is there.
         """
         train, *test_files = self.paths()
-        has_test = bool(test_files) and test_files[0].exists()
+        is_folder = bool(test_files)
+        has_test = is_folder and test_files[0].exists()
         if not train.exists():
-            fault = "no train.jsonl there" if test_files else "no such file or folder"
+            fault = "no train.jsonl there" if is_folder else "no such file or folder"
             raise TOPRError(f"data.path={self.path}: {fault}")
         if has_test and self.test_share is not None:
             share = f"data.test_share={self.test_share:g}"
             raise TOPRError(f"{share}: {self.path} has a test.jsonl; leave data.test_share out")
         if not has_test and self.test_share is None:
-            fault = "no test.jsonl there" if test_files else "it is one file, with nothing to test on"
+            fault = "no test.jsonl there" if is_folder else "it is one file, with nothing to test on"
             raise TOPRError(
                 f"data.path={self.path}: {fault}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
                 "train.jsonl and test.jsonl on those of the second"

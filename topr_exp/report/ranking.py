@@ -65,11 +65,11 @@ def standing(groups: Groups, name: str) -> str:
         with contextlib.suppress(TOPRError):  # the verdicts are gone
             if not why_incomparable([*best_runs, *runs], name):
                 comparable[label] = read_repetitions(runs, "final")
-    leader = highest_mean([best, *tied], len(groups))
+    leader_text = highest_mean([best, *tied], len(groups))
     size = plural(len(best_runs), "run")
     score = f"{estimate_text(best_runs, name)} % {name} ({size})"
-    verdict = against_best(comparable, best, collapsed, name, tied=tied)
-    return f"{leader}, {score}. {verdict}".rstrip()
+    verdict_text = against_best(comparable, best, collapsed, name, tied=tied)
+    return f"{leader_text}, {score}. {verdict_text}".rstrip()
 
 
 def leaders(means: Mapping[str, float]) -> list[str]:

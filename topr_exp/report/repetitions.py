@@ -182,7 +182,8 @@ def open_verdicts(run: Run, evaluation: Record) -> Table:
     """Open the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
     recorded_path = Path(evaluation.get("verdicts", ""))
     name = recorded_path.name
-    paths = [folder / "store" / "verdicts" / name for folder in (run.path, run.path.resolve().parents[1])]
+    output_dir = run.path.resolve().parents[1]
+    paths = [folder / "store" / "verdicts" / name for folder in (run.path, output_dir)]
     for path in (*paths, recorded_path):
         if name and path.exists():
             return Store(path.parents[1]).open(path)
