@@ -22,7 +22,7 @@ UPLOAD_SECONDS = 25.0  # for the client to upload the remaining records at the e
 MAX_ERROR_LENGTH = 200
 MAX_NAME_LENGTH = 48  # of the folder, in a run's id
 SECTIONS = ("train", "eval", "rest")
-SAMPLE_COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
+COMPLETION_COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
 
 class WandbWriter(Writer):
@@ -100,13 +100,13 @@ class WandbWriter(Writer):
         import wandb
 
         record = point.record
-        row: Record = dict(chart_values(point.kind, record))
-        # Of an evaluation on the whole test set completions.jsonl shows completions.
+        values: Record = dict(chart_values(point.kind, record))
+        # Of evaluations, those on the whole test set alone have completions in completions.jsonl.
         if point.kind != "train" and not record.get("subset"):
-            samples = sample_rows(self.folder, record["iteration"])
-            if samples:
-                row["completions"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=samples)
-        self._run.log(row, step=point.step)
+            rows = completion_rows(self.folder, record["iteration"])
+            if rows:
+                values["completions"] = wandb.Table(columns=list(COMPLETION_COLUMNS), data=rows)
+        self._run.log(values, step=point.step)
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
         if (self.folder / DONE_FILE).exists():
@@ -150,11 +150,11 @@ def run_id(folder: Path) -> str:
     return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(environment).hexdigest()[:8]}"
 
 
-def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:
-    """Return rows of SAMPLE_COLUMNS from a run's completions.jsonl, of the evaluation after an iteration."""
+def completion_rows(folder: Path, iteration: int) -> list[list[Any]]:
+    """Return rows of COMPLETION_COLUMNS from a run's completions.jsonl, of the evaluation after an iteration."""
     rows = []
-    samples, _ = read_lines(folder / "completions.jsonl")
-    for sample in samples:
-        if sample.get("set") == "test" and sample.get("iteration") == iteration:
-            rows.append([sample.get(name) for name in SAMPLE_COLUMNS])
+    entries, _ = read_lines(folder / "completions.jsonl")
+    for entry in entries:
+        if entry.get("set") == "test" and entry.get("iteration") == iteration:
+            rows.append([entry.get(name) for name in COMPLETION_COLUMNS])
     return rows
