@@ -5,7 +5,6 @@ from typing import Any
 
 from topr_exp.types import ConfigError
 
-OF_WANDB = "set W&B's environment variable {}"
 JSON_FIELDS = ("question", "answer", "id", "level", "subject")
 RETIRED = {
     "algo.estimator": "AGRO has the estimator `vanilla`, which is right off-policy too",
@@ -54,11 +53,11 @@ RETIRED = {
     "sampler.eager": "vLLM captures CUDA graphs on a GPU, and none on the CPU",
     "sampler.timeout_min": "an engine may take two hours for a request",
     "schedule.staleness": "set schedule.when_stale, to {_target_: package.module.name}",
-    "tracking.entity": OF_WANDB.format("WANDB_ENTITY"),
+    "tracking.entity": "set W&B's environment variable WANDB_ENTITY",
     "tracking.group": "runs are grouped by `name`",
     "tracking.job_type": "the type is `train`",
     "tracking.model_artifact": "upload the weights with `wandb artifact put`",
-    "tracking.project": OF_WANDB.format("WANDB_PROJECT"),
+    "tracking.project": "set W&B's environment variable WANDB_PROJECT",
 }
 
 

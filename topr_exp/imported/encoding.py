@@ -177,7 +177,7 @@ def warn_of_plain_texts(prompts: Iterable[LoggedPrompt], data: DataConfig, polic
         )
 
 
-def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None) -> TokenIds:
+def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None) -> TokenIds:
     """Encode a logged prompt; chat_options: variables of the model's chat template."""
     kind, value = prompt
     if kind == "prompt_tokens":
