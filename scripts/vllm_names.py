@@ -127,11 +127,11 @@ def missing_names(read: Callable[[str], str]) -> list[str]:
         assert names, f"nothing of {owner} is used"
         tree = ast.parse(read(owner.path))
         if owner.name:
-            holder, existing_names = owner.name, members(tree, owner.name)
+            existing_names = members(tree, owner.name)
         else:
-            holder, existing_names = "the file", set(strings_in(tree))
+            existing_names = set(strings_in(tree))
         for name in sorted(names - existing_names):
-            lines.append(f"vllm/{owner.path}: {holder} has no {name}")
+            lines.append(f"vllm/{owner.path}: {owner.name or 'the file'} has no {name}")
     return lines
 
 

@@ -202,7 +202,8 @@ def max_array_size() -> int:
 
 def name_arrays(sweep: Path, array_count: int) -> list[str]:
     """Return names that no other arrays have, of any sweep: a random part is in them."""
-    name = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
+    words = re.findall(r"[\w.]+", sweep.name)
+    name = "-".join(["topr", *words, secrets.token_hex(4)])
     if array_count == 1:
         return [name]
     return [f"{name}-{number}" for number in range(1, array_count + 1)]
