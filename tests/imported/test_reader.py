@@ -18,7 +18,7 @@ from topr_exp.imported.log_report import inspect_log
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.traces import trace_rows
 from topr_exp.store import Store
-from topr_exp.store.completions import export_file
+from topr_exp.store.completions import PROMPTS, export_file
 
 FORMATS = read_json(Path(__file__).with_name("formats.json"))  # by name a row, and what is read of it
 TRACE = FORMATS["prime_rl_trace"]["row"]
@@ -411,16 +411,22 @@ def test_other_columns_of_one_file_are_another_table(tmp_path, store):
     assert first_table.read()["prompt"].to_pylist() == [None, "?"]
 
 
-def test_parquet_has_the_verdict_of_each_completion(tmp_path, store):
-    ids = {"problem_id": ["p", "q"]}
-    table = filled(store, "rollouts", {}, ids | {"text": ["a", "b"]}, ids | {"text": ["c", "d"]})
-    key = {"rollouts": table.name}
+def sampled_shard(first_problem, texts):
+    prompt = {"prompt": "?", "prompt_tokens": [1], "gold": "as sampled"}
+    columns = {"problem_id": ["p", "q"], "problem": [first_problem, first_problem + 1], "text": texts}
+    return pa.table(columns, metadata={PROMPTS: json.dumps([prompt, prompt])})
+
+
+def test_parquet_has_the_verdict_of_each_completion_and_the_gold_that_it_is_by(tmp_path, store):
+    table = filled(store, "rollouts", {}, sampled_shard(0, ["a", "b"]), sampled_shard(2, ["c", "d"]))
+    key = {"rollouts": table.name, "golds": ["a", "1", "2", "d"]}
     filled(store, "verdicts", key, {"verdict": ["correct", "incorrect"]}, {"verdict": ["invalid", "correct"]})
 
     export_file(table, tmp_path / "out.parquet")
 
     exported = pq.read_table(tmp_path / "out.parquet")
     assert exported["completion"].to_pylist() == ["a", "b", "c", "d"]
+    assert exported["gold"].to_pylist() == ["a", "1", "2", "d"]
     assert exported["verdict"].to_pylist() == ["correct", "incorrect", "invalid", "correct"]
     assert exported["reward"].to_pylist() == [1, -1, -1, 1]
 

@@ -108,7 +108,8 @@ def export_parquet(table: Table, path: Path) -> int:
     """Write the columns of `MEANINGS` that a table has, and the card beside them; returns the number of rows."""
     from pyarrow.parquet import ParquetWriter
 
-    verdicts = verdicts_on(table)
+    verdict_table = verdicts_on(table)
+    verdicts = verdict_table.read() if verdict_table is not None else None
     row_count = 0
     prompts: set[str] = set()
     column_names: list[str] = []
@@ -117,9 +118,11 @@ def export_parquet(table: Table, path: Path) -> int:
     with disk_errors(f"write {path}"), atomic_file(path) as file:
         writer = None
         for index in range(table.shards):
-            shard = public_columns(table, table.shard(index), with_prompts=True)
-            if verdicts is not None:
+            stored_shard = table.shard(index)
+            shard = public_columns(table, stored_shard, with_prompts=True)
+            if verdict_table is not None and verdicts is not None:
                 shard = with_verdicts(shard, verdicts.slice(row_count, len(shard)))
+                shard = with_golds(shard, stored_shard, verdict_table.key.get("golds"))
             if writer is None:
                 writer = ParquetWriter(file, shard.schema)
             writer.write_table(shard)
@@ -201,7 +204,17 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
     return shard.append_column("reward", rewards)
 
 
-def verdicts_on(table: Table) -> pa.Table | None:
+def with_golds(shard: pa.Table, stored_shard: pa.Table, golds: list[str] | None) -> pa.Table:
+    """Put the golds of the verdicts in place of those that the problems had when they were sampled."""
+    import pyarrow as pa
+
+    if golds is None or "problem" not in stored_shard.column_names:  # an imported one has its own
+        return shard
+    golds_of_rows = [golds[index] for index in stored_shard["problem"].to_pylist()]
+    return shard.set_column(shard.column_names.index("gold"), "gold", pa.array(golds_of_rows, pa.string()))
+
+
+def verdicts_on(table: Table) -> Table | None:
     """Return the newest complete verdicts on all rows of these completions; None if there are none."""
     store = Store(table.store.root)  # whose files the export does not check
     folder = store.root / "verdicts"
@@ -218,4 +231,4 @@ def verdicts_on(table: Table) -> pa.Table | None:
         verdicts_by_time[key_file.stat().st_mtime] = verdicts
     if not verdicts_by_time:
         return None
-    return verdicts_by_time[max(verdicts_by_time)].read()
+    return verdicts_by_time[max(verdicts_by_time)]
