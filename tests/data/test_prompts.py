@@ -2,17 +2,20 @@
 
 import dataclasses
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tests.conftest import config_of, each_row, refused, values_of
+from tests.conftest import config_of, each_row, refused, values_of, write_lines
 from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
-from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
+from topr_exp.data.problems import ProblemSets
+from topr_exp.data.prompts import Prompter, build_prompter, check_prompts, shipped_shots, tokenize_prompts
 from topr_exp.grading import extract
+from topr_exp.models.policy import load_policy
 from topr_exp.types import Problem
 
 BENCHMARK = "data.source=hub data.train_problems=null data.test_problems=null data.shots=0"
@@ -180,6 +183,39 @@ def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(templat
     tokenize_prompts([Problem("q", "Why?", "0")], Prompter("{question}", chat=True, chat_options=options), policy, 4)
 
     assert ("puts today's date into every prompt" in capsys.readouterr().err) == is_warned_of
+
+
+SHOTS = [{"question": "one  PLUS one?", "solution": "2"}, {"question": "Who?", "solution": "I"}]
+# Settings | what is said of them
+DOUBTFUL = """
+{"template": "Q: {question}"} | "1 of 2 worked examples asks a test question, whose answer each prompt then gives"
+{"template": "{question} A:"} | "data.template begins with {question}, so that nothing ends a completion"
+{"template": "{question} A:", "stop": ["END"]} | ""
+{"template": "{question} A:", "chat": True} | ""
+"""
+
+
+@each_row("changes warning", DOUBTFUL, literals=True)
+def test_worked_examples_that_spoil_tests_or_that_nothing_ends_are_a_warning(tmp_path, changes, warning, capsys):
+    shots = write_lines(tmp_path / "shots.jsonl", SHOTS)
+    config = settings("gsm8k", shots=str(shots), **changes)
+    tested = Problem("a", "One plus one?" if "1 of 2" in warning else "When?", "2")
+    capsys.readouterr()
+
+    check_prompts(build_prompter(config), ProblemSets([], [tested], None, None), config)
+
+    stderr = capsys.readouterr().err
+    assert warning in stderr
+    assert stderr.count("warning") == bool(warning)
+
+
+def test_a_stop_string_that_no_text_can_hold_is_one_line():
+    policy = load_policy(config_of().model, "cpu")
+    tokenize = partial(tokenize_prompts, [Problem("q", "Why?", "0")], policy=policy, max_new_tokens=4)
+
+    assert tokenize(Prompter("{question}", stop=("<eos>", "<b>"))).stop == ("<eos>", "<b>")
+    with refused("data.stop: 'x<bos>' never ends a completion, whose text is without special tokens; add 1, the id of"):
+        tokenize(Prompter("{question}", stop=("x<bos>",)))
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():

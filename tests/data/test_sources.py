@@ -350,7 +350,11 @@ ROWS = {
     "ten, one unanswered": [*NINE, UNANSWERED],
     "ten, one of a wrong gold": [*NINE, UNANSWERED | {"answer": "No. Yes."}],
     "three others": sums(3, 50),
+    "nine in a context": [row | {"context": "c"} for row in NINE],
+    "one without": [UNANSWERED | {"answer": 2, "context": None}],
 }
+CONTEXT = "data.template='{context} {question}'"
+NO_FIELD = "problem jsonl/test/000000 has no field context, which the template shows as {context}"
 # Rows to train on | to test on | a setting | what is said
 UNFIT = f"""
 nine | - | - | no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems
@@ -359,6 +363,7 @@ nine | nine | data.test_share=0.1 | has a test.jsonl; leave data.test_share out
 nine of one id | one of another id | data.fields.id=id | data=jsonl: 9 problems have the id x
 ten, one unanswered | three others | - | {NO_ANSWER}
 ten, one of a wrong gold | three others | data.grader=gsm8k | {REFUSED_GOLD}
+nine in a context | one without | {CONTEXT} | {NO_FIELD}
 """
 
 

@@ -131,7 +131,7 @@ class JsonLines(DataConfig):
         if names.subject is not None and row.get(names.subject) is not None:
             subject = as_text(row[names.subject])
         further_fields = drop_keys(row, *astuple(names))
-        fields = {name: as_text(value) for name, value in further_fields.items()}
+        fields = {name: as_text(value) for name, value in further_fields.items() if value is not None}
         return Problem(problem_id, question, answer, level, subject=subject, fields=fields)
 
     def problems_of_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:

@@ -86,20 +86,28 @@ def without_questions_of(held_out: list[Problem], problems: list[Problem], sourc
     return [problem for problem in problems if normalized_question(problem, source) not in held_out_questions]
 
 
-def full_question(problem: Problem, source: DataConfig) -> str:
-    """The question, and the further fields that the template names, one a line."""
-    lines = [problem.question]
+def shown_texts(problem: Problem, source: DataConfig) -> list[str]:
+    """The question, and the further fields that the template names."""
+    texts = [problem.question]
     template = source.template or ""
     for name, text in sorted(problem.fields.items()):
         if f"{{{name}}}" in template:
-            lines.append(text)
-    return "\n".join(lines)
+            texts.append(text)
+    return texts
+
+
+def full_question(problem: Problem, source: DataConfig) -> str:
+    """All that a prompt shows of a problem, one text a line."""
+    return "\n".join(shown_texts(problem, source))
 
 
 def normalized_question(problem: Problem, source: DataConfig) -> str:
-    """The full question in lower case, with single spaces."""
-    words = full_question(problem, source).casefold().split()
-    return " ".join(words)
+    return normalized(full_question(problem, source))
+
+
+def normalized(text: str) -> str:
+    """A text in lower case, with single spaces."""
+    return " ".join(text.casefold().split())
 
 
 def choose_subset(problems: list[Problem], count: int | None, source: DataConfig) -> list[Problem]:

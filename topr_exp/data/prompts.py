@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, DataConfig
-from topr_exp.data.problems import as_text
+from topr_exp.data.problems import ProblemSets, as_text, normalized_question
 from topr_exp.data.user_lines import read_json_lines
-from topr_exp.runtime.terminal import warn
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.runtime.time_limit import processor_time_limit
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
@@ -109,6 +109,36 @@ def build_prompter(config: DataConfig) -> Prompter:
     return Prompter(template, shots, config.chat, tuple(stop), config.chat_options or {})
 
 
+def check_prompts(prompter: Prompter, sets: ProblemSets, config: DataConfig) -> None:
+    """Raise TOPRError for a field that some problems lack; warn of worked examples that spoil answers or tests."""
+    refuse_missing_fields(prompter.template, [*sets.train, *sets.test, *prompter.shots])
+    test_questions = {normalized_question(problem, config) for problem in sets.test}
+    tested = sum(normalized_question(shot, config) in test_questions for shot in prompter.shots)
+    if tested:
+        warn(
+            f"data.shots={config.shots}: {tested} of {plural(len(prompter.shots), 'worked example')} "
+            f"{'asks' if tested == 1 else 'ask'} a test question, whose answer each prompt then gives"
+        )
+    if prompter.shots and not prompter.chat and config.stop is None and not prompter.stop:
+        warn(
+            "data.template begins with {question}, so that nothing ends a completion before it asks itself a next one, "
+            "whose answer graders may read: set data.stop"
+        )
+
+
+def refuse_missing_fields(template: str, problems: Sequence[Problem]) -> None:
+    """Raise TOPRError where a problem lacks a field that a template shows of others: its placeholder would stay."""
+    names = set[str]()
+    for problem in problems:
+        names.update(problem.fields)
+    shown_names = sorted(name for name in names if f"{{{name}}}" in template)
+    for name in shown_names:
+        for problem in problems:
+            if name not in problem.fields:
+                owner = f"problem {problem.id}" if problem.id else f"the worked example {problem.question!r:.40}"
+                raise TOPRError(f"{owner} has no field {name}, which the template shows as {{{name}}}")
+
+
 def default_template(config: DataConfig) -> str:
     """The template of the answer format; of a user's grader one that asks for no format."""
     if config.prompt_format is not None:
@@ -186,6 +216,21 @@ def puts_date(tokenizer: Any, chat_options: Mapping[str, Any]) -> bool:
     return isinstance(template, str) and "strftime_now" in template and "date_string" not in chat_options
 
 
+def refuse_hidden_stops(stop: Sequence[str], policy: Any) -> None:
+    """Raise TOPRError for a stop string with a special token, which texts of completions leave out.
+
+    It would end none; a token that ends completions by itself may stand in one.
+    """
+    for text in stop:
+        for token in policy.tokenizer(text, add_special_tokens=False)["input_ids"]:
+            added_token = policy.tokenizer.added_tokens_decoder.get(token)
+            if added_token is not None and added_token.special and token not in policy.eos_ids:
+                raise TOPRError(
+                    f"data.stop: {text!r} never ends a completion, whose text is without special tokens; add {token}, "
+                    f"the id of {added_token.content}, to eos_token_id in the model's generation_config.json"
+                )
+
+
 def tokenize_prompts(
     problems: Sequence[Problem],
     prompter: Prompter,
@@ -199,6 +244,7 @@ def tokenize_prompts(
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
+    refuse_hidden_stops(prompter.stop, policy)
     longest_prompt = policy.context - max_new_tokens
     if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
         warn(

@@ -18,7 +18,7 @@ from topr_exp.config.data import Columns, DataConfig
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
-from topr_exp.data.prompts import build_prompter
+from topr_exp.data.prompts import build_prompter, check_prompts, refuse_missing_fields
 from topr_exp.grading.grader import check_grader
 from topr_exp.imported.reader import RolloutReader, describe_columns, without_logprobs, without_rewards
 from topr_exp.imported.rows import kind_of_prompt
@@ -162,6 +162,7 @@ def check_problems(config: Config) -> None:
         if not sets.train:
             origin = sets.train_report.origin
             raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
+        refuse_missing_fields(config.task.template or "", [*sets.train, *sets.test])
     question_count = None
     if problem_count is not None:
         question_count = problem_count * config.task.questions_per_problem
@@ -231,6 +232,7 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     from topr_exp.grading.grader import open_grader
 
     sets = load_problems(data)
+    check_prompts(build_prompter(data), sets, data)
     trials = []  # problems with their solutions
     for problem in (*sets.train, *sets.test):
         solution = data.solution(problem)

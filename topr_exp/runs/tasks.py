@@ -8,7 +8,7 @@ from typing import Any
 from topr_exp.config.groups import EVALUATION_SEED
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
-from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
+from topr_exp.data.prompts import TokenizedProblems, build_prompter, check_prompts, tokenize_prompts
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import refuse_other_logits
@@ -29,6 +29,8 @@ class Task:
         self.config = config
         self.sets = load_problems(config.data)
         self.prompter = build_prompter(config.data)
+        if not config.data.at_hand:  # else checked before the run began
+            check_prompts(self.prompter, self.sets, config.data)
         if test_only:
             self.sets = replace(self.sets, train=[])
 
