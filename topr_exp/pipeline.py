@@ -174,7 +174,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     log_report = dict[str, str]()
     if config.data.completions is not None:
         with folder.stage("sampling"):
-            imported, log_report = load_log(config, task.sets.train, policy, session.shared_store)
+            imported, log_report = load_log(config, task.sets, policy, session.shared_store)
     check_supply(config, questions=len(train.problems), imported=len(imported) if imported is not None else None)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)

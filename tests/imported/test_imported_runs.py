@@ -13,6 +13,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.log import open_log
+from topr_exp.imported.overlap import count_asking
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.report import problem_results, read_run
@@ -34,12 +35,12 @@ def tiny():
 def encode(tiny, tmp_path):
     """A function: what a file of these lines becomes beside the problems of the smoke experiment."""
 
-    def encode(rows, *words, policy=tiny, group_size=None, **options_of_data):
+    def encode(rows, *words, policy=tiny, problems=PROBLEMS, group_size=None, **options_of_data):
         path = write_lines(tmp_path / "own.jsonl", rows)
         data = config_of("experiment=smoke", *words).data
         data = dataclasses.replace(data, completions=str(path), **options_of_data)
         log = open_log(data, Store(tmp_path))
-        return encode_log(log, data, policy, problems=PROBLEMS, group_size=group_size)
+        return encode_log(log, data, policy, problems=problems, group_size=group_size)
 
     return encode
 
@@ -66,13 +67,15 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(en
     assert not completions.has("mu_logp")
 
 
-def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question():
+def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question(encode):
     row = {"problem_id": "a", "question": "q?", "gold": "2", "text": "x"}
     problems = [Problem("a", "q", "1", fields={"hint": "h"})]
 
     matches = match_problems(pa.Table.from_pylist([row]), problems, "log", is_graded=True)
 
     assert matches.problems == [Problem("a", "q?", "2", fields={"hint": "h"})]
+    with refused("problem imported/000000 has no field hint, which the template shows as {hint}"):
+        encode([QUESTION], problems=problems, template="{hint} {question}")
 
 
 # What a row has beside its completion | what is said of it
@@ -139,12 +142,13 @@ def test_text_ends_by_itself_unless_it_says_otherwise(tiny, finish, has_eos):
     """docs/rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
     table = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
 
-    (tokens,) = tokenize_completions(table, tiny).to_pylist()
+    (tokens,) = tokenize_completions(table, tiny, tiny.tokenizer.eos_token_id).to_pylist()
 
     assert (tokens[-1] == tiny.tokenizer.eos_token_id) == has_eos
     assert tiny.decode(tokens) == " The answer is 2."
 
 
+QUESTION = {"question": "2 + 2?", "gold": "4", "completion": "x"}
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<a>{% endif %}"
@@ -168,6 +172,40 @@ def test_a_prompt_is_taken_as_it_was_given(encode, capsys):
     policy.tokenizer.chat_template = "{{ raise_exception('No system message, please') }}"
     with refused(r"chat template refuses the messages .* \(No system message, please\)$"):
         encode([messages], policy=policy, reward="given")
+
+
+def test_text_of_a_chat_ends_with_the_token_that_ends_a_turn_in_its_template(encode):
+    """Of Gemma 3 and Phi-3 that is not the tokenizer's end token; here it is <pad>, of the id 0."""
+    policy = load_policy(config_of().model, "cpu")
+    policy.tokenizer.chat_template = "{% for m in messages %}<user>{{ m.content }}<pad><eos>{% endfor %}"
+    policy.model.generation_config.eos_token_id = [0, 2]
+    rows = [{"prompt": [{"role": "user", "content": "2 + 2?"}], "gold": "4", "completion": "x"}, QUESTION]
+
+    in_chat = encode(rows, policy=policy)
+    plain = encode([QUESTION], policy=policy)
+
+    assert [tokens[-1] for completions in (in_chat, plain) for tokens in completions.tokens] == [0, 0, 2]
+    assert "ended by 0" in in_chat.stored.rollouts
+
+
+TESTED = [Problem("a", "2 + 2?", "4"), Problem("b", "Why  not?", "5", fields={"hint": "Think of it."})]
+# A prompt | does it ask one of the two
+ASKING = r"""
+"Question: 2  + 2?\nAnswer:" | True
+"<user>2 + 2?<end>" | True
+"12 + 2?" | False
+"2 + 23?" | False
+"[INST]WHY NOT? think of it.[/INST]" | True
+"Why not? Think of her." | False
+"" | False
+"""
+
+
+@each_row("prompt asks", ASKING, literals=True)
+def test_prompts_that_ask_test_questions_are_counted_in_any_template(prompt, asks):
+    data = config_of("data.template='{hint} {question}'").data
+
+    assert count_asking([prompt, "Who?"], TESTED, data) == asks
 
 
 def end_with_eos(completions, policy):

@@ -1,5 +1,6 @@
 """A log's prompts and completions as token ids of a model."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,17 @@ import pyarrow as pa
 from pyarrow.compute import coalesce
 
 from topr_exp.config.data import DataConfig
-from topr_exp.data.prompts import TokenizedProblems, apply_chat_template, build_prompter, tokenize_prompts
+from topr_exp.data.prompts import (
+    TokenizedProblems,
+    apply_chat_template,
+    build_prompter,
+    refuse_missing_fields,
+    tokenize_prompts,
+)
 from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.models.policy import Policy
+from topr_exp.models.tokenization import PROBE, encode_bare
 from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import Completions, ProblemIndex, StoredTables, TokenIds, index_in_group
 from topr_exp.sampling.generation import fingerprint
@@ -64,8 +72,11 @@ def encode_log(
     row_numbers = pa.array(range(len(log.columns)), pa.int32())
     columns = log.columns.append_column("row", row_numbers)  # in the log, whatever is left out below
     matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
+    rendered = [problem for index, problem in enumerate(matched.problems) if index not in matched.prompts]
+    refuse_missing_fields(build_prompter(data).template, [*rendered, *problems])
     questions = encode_prompts(matched, data, policy)
-    columns = fill_missing_columns(columns, policy, data.completion_limit)
+    end_token = end_token_of(columns, data, policy)
+    columns = fill_missing_columns(columns, policy, data.completion_limit, end_token)
     # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
     problem_index = matched.problem_index
@@ -80,6 +91,8 @@ def encode_log(
         name += " without malformed ones"
     columns = columns.append_column("problem", pa.array(problem_index, pa.int32()))
     columns = columns.append_column("sample", pa.array(index_in_group(problem_index), pa.int32()))
+    if "tokens" not in log.columns.column_names and end_token != policy.tokenizer.eos_token_id:
+        name += f" ended by {end_token}"
     if data.completion_limit is not None:
         name += f" cut off at {data.completion_limit}"
     if group_size is not None:
@@ -194,13 +207,32 @@ def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[st
 # ---- completions
 
 
-def fill_missing_columns(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
+def end_token_of(columns: pa.Table, data: DataConfig, policy: Policy) -> int | None:
+    """Return the token that ended a log's completions: in chat form the one that the chat template puts there.
+
+    The tokenizer's end token may be another one: Gemma 3's is <eos>, where <end_of_turn> ends an answer; Phi-3's too.
+    """
+    tokenizer = policy.tokenizer
+    is_chat = data.chat or "messages" in columns.column_names
+    if is_chat and getattr(tokenizer, "chat_template", None) is not None:
+        messages = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
+        text = ""
+        with contextlib.suppress(TOPRError):  # of a template that takes other conversations alone
+            text = apply_chat_template(tokenizer, messages, data.chat_options or {}, fault="")
+        _, _, text_behind = text.rpartition(PROBE)
+        for token in encode_bare(tokenizer, text_behind):
+            if token in policy.eos_ids:
+                return token
+    return tokenizer.eos_token_id
+
+
+def fill_missing_columns(columns: pa.Table, policy: Policy, limit: int | None, end_token: int | None) -> pa.Table:
     """Fill in tokens, texts and finishes where the log has none.
 
     limit: number of tokens at which completions were cut off; None: unknown, and finishes stay as they are.
     """
     if "tokens" not in columns.column_names:
-        columns = columns.append_column("tokens", tokenize_completions(columns, policy, limit))
+        columns = columns.append_column("tokens", tokenize_completions(columns, policy, end_token, limit))
     tokens = Ragged(columns["tokens"])
     if limit is not None:
         finishes = []
@@ -220,12 +252,13 @@ def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
     return columns.set_column(columns.column_names.index(name), name, texts_column)
 
 
-def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> pa.ChunkedArray:
-    """Encode the texts, with an end-of-sequence token where the completion ended by itself.
+def tokenize_completions(
+    columns: pa.Table, policy: Policy, end_token: int | None, limit: int | None = None
+) -> pa.ChunkedArray:
+    """Encode the texts, with an end token where the completion ended by itself.
 
     limit: number of tokens from which on a text without `finish` counts as cut off.
     """
-    eos = policy.tokenizer.eos_token_id
     ids_type = pa.list_(pa.int32())
     chunks = []
     for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
@@ -237,9 +270,9 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
                 has_ended = limit is None or len(ids) < limit
             else:
                 has_ended = finish == "stop"
-            lacks_end = eos is not None and ids[-1:] != [eos]
+            lacks_end = end_token is not None and ids[-1:] != [end_token]
             if has_ended and lacks_end:
-                ids.append(eos)
+                ids.append(end_token)
         chunks.append(pa.array(encoded_texts, ids_type))
     return pa.chunked_array(chunks, ids_type)
 

@@ -15,10 +15,11 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import unit_of
 from topr_exp.config.load import load
 from topr_exp.config.settings import Config
-from topr_exp.data.problems import load_problems
+from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log import ImportedLog, open_log
+from topr_exp.imported.overlap import warn_of_test_questions
 from topr_exp.imported.reader import without_logprobs
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.policy import Policy, load_policy
@@ -33,18 +34,18 @@ from topr_exp.types import Problem, TOPRError
 COMPARED_ROWS = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
 
 
-def load_log(
-    config: Config, problems: Sequence[Problem], policy: Policy, store: Store
-) -> tuple[Completions, dict[str, str]]:
+def load_log(config: Config, sets: ProblemSets, policy: Policy, store: Store) -> tuple[Completions, dict[str, str]]:
     """Load the completions that a run imports, and rows on them for its header."""
     log = open_log(config.data, store)
     needs_groups = config.optim.whole_groups or unit_of(config.algo.needs) == "groups"
     group_size = config.data.n if needs_groups else None
-    completions = encode_log(log, config.data, policy, problems=problems, group_size=group_size)
+    completions = encode_log(log, config.data, policy, problems=sets.train, group_size=group_size)
     if config.mu == "sampler" and not completions.has("mu_logp"):
         raise without_logprobs(config.data)
     if "group_rewards" in config.algo.needs and config.compose.mix is None:
         refuse_single_completions(completions, config)
+    if distributed.is_main_process():
+        warn_of_test_questions(completions, sets.test, config.data, policy)
     return completions, describe_log(config, log, completions, policy)
 
 
@@ -180,7 +181,7 @@ def describe_ends(completions: Completions, policy: Policy) -> str:
 
 def describe_tokenization(log: ImportedLog, policy: Policy) -> str:
     """Say how many texts don't give the token ids that were logged beside them."""
-    encoded_texts = Ragged(tokenize_completions(log.columns, policy))
+    encoded_texts = Ragged(tokenize_completions(log.columns, policy, end_token=None))
     logged_tokens = Ragged(log.columns["tokens"])
     different = 0
     for encoded_ids, logged_ids in zip(encoded_texts, logged_tokens, strict=True):
