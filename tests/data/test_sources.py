@@ -396,13 +396,13 @@ def test_a_row_that_is_no_problem_is_named(tmp_path, row, message):
 
 
 def test_a_grader_of_ones_own_says_what_is_right(working_folder):
-    code = "def grade(completion, gold):\n    return 'correct' if f'<a>{gold}</a>' in completion else 'incorrect'\n"
+    code = "def grade(completion, gold):\n    return 'correct' if f'<a>{gold}</a>' in completion else 0.25\n"
     (working_folder / "tags_grader.py").write_text(code)
     path = write_lines(working_folder / "mine.jsonl", sums(20))
     words = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader._target_=tags_grader.grade"]
     correct = "data.correct='<a>{answer}</a>'"
 
-    with refused(r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to", ConfigError):
+    with refused(r"20 of 20 problems; .* reward 0\.25 is below data\.threshold=1 \(.*; set data\.correct", ConfigError):
         config_of(*words)
     with refused(r"data\.shots=1: the data\.grader=tags_grader.grade examples hold 0", ConfigError):
         config_of(*words, "data.shots=1", correct)

@@ -240,14 +240,19 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
             trials.append((problem, solution))
     with open_grader(data.grading(graded=data.reward == "graded")) as grader:
         outcomes = list(grader.grade((solution, problem.answer) for problem, solution in trials))
-    refusals = [trial for trial, outcome in zip(trials, outcomes, strict=True) if outcome.verdict != "correct"]
+    refusals = []
+    for (problem, solution), outcome in zip(trials, outcomes, strict=True):
+        if outcome.verdict != "correct":
+            refusals.append((problem, solution, outcome.reward))
     if not refusals:
         return sets
-    problem, solution = refusals[0]
+    problem, solution, reward = refusals[0]
     line = (
         f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refusals)} of {len(trials)} "
         f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"
     )
+    if reward is not None and reward < data.threshold:
+        line += f", whose reward {reward:g} is below data.threshold={data.threshold:g}"
     if len(refusals) > MAX_REFUSED_SHARE * len(trials):
         raise TOPRError(f"{line} (at most 5 % may be refused); {remedy_for_golds(data)}")
     warn(line)
