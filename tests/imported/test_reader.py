@@ -228,6 +228,8 @@ BAD_VALUES = """
 {"completion": null, "tokens": null, "logprobs": null} | completion is missing; completion is empty (null)
 {"finish": NaN} | finish must be text; got NaN, as pandas writes an empty cell
 {"finish": "eos"} | finish must be one of stop, length, stop_string; got 'eos'
+{"completion_mask": [true, false]} | completion_mask leaves out tokens of the completion; such rows are not
+{"completion": ["x"], "tokens": [[1, 2]], "logprobs": [[-1, -2]], "reward": [1], "response_mask": [[1, 0]]} | response
 """
 BAD_LINES = r"""
 {"prompt": "a", "answer_text": "b", "reward": 1} | completion is missing; the columns are prompt,

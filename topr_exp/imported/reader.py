@@ -6,6 +6,7 @@ problem_id; completion, tokens, logprobs, reward, gold and finish where they are
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from topr_exp.config.data import Columns, DataConfig
 from topr_exp.data.user_lines import strict_object
@@ -16,6 +17,7 @@ from topr_exp.imported.traces import trace_rows
 from topr_exp.store.completions import LISTS
 from topr_exp.types import TOPRError
 
+MASKS = ("completion_mask", "response_mask")  # of the tokens that were sampled
 ALL_OR_NONE = frozenset((*LISTS, "reward"))  # roles that either all rows have or none has
 
 
@@ -80,6 +82,7 @@ class RolloutReader:
                 values[role] = row[name]
             else:  # columns to add up, as in accuracy+format
                 values[role] = sum_rewards(row, name)
+        refuse_masked_tokens(row, values)
         reward_names = roles.get("reward", "").split("+")
         self.unread |= row.keys() - {*roles.values(), *reward_names}
         return completions_of(values, roles)
@@ -120,6 +123,22 @@ class Agreement:
             noted_prompt = new_prompt_by_id.setdefault(problem_id, prompt)
         if noted_prompt != prompt:
             raise ValueError(f"{self.names.label('problem_id')} {problem_id} has another prompt before")
+
+
+def refuse_masked_tokens(row: Row, values: Row) -> None:
+    """Raise ValueError for a completion with tokens that are not the model's, as a user's turn between two of its own.
+
+    values: of the row, by role.
+    """
+    tokens = values.get("tokens", values.get("completion"))
+    for name in MASKS:
+        mask = row.get(name)
+        if not (isinstance(mask, list) and isinstance(tokens, list) and len(mask) == len(tokens)):
+            continue  # a mask of the prompt, too
+        is_list_of_masks = all(isinstance(entry, list) for entry in mask)
+        flags = chain.from_iterable(mask) if is_list_of_masks else mask
+        if not all(flags):
+            raise ValueError(f"{name} leaves out tokens of the completion; such rows are not trained on")
 
 
 # ---- in words
