@@ -168,7 +168,7 @@ _COMMANDS = GREEK | words(
     \rfloor \lceil \rceil \leq \geq \neq \pm \in \cup \cap \setminus \emptyset \overline \vec \hat \tilde \sum \prod
     \int \lim \to \begin \end \\ \{ \} \mathbb \angle \triangle \Pi"""
 )
-_SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
+_SIGNS = frozenset("+-*/^_!()[]{}|=<>,&")  # not ': the parser reads f' as f
 
 
 def is_parseable(tokens: Tokens) -> bool:

@@ -270,6 +270,9 @@ class _Region:
             return _signed(expression, is_negative=bool(self.point[expression.name] < 0))
         if expression.is_Symbol or expression.is_number:
             return expression
+        if isinstance(expression, sympy.log) and len(expression.args) == 2:
+            argument, base = expression.args
+            return self.rewrite(sympy.log(argument)) / self.rewrite(sympy.log(base))
         operands = [self.rewrite(operand) for operand in expression.args]
         if isinstance(expression, sympy.exp):
             return sympy.exp(sympy.expand(operands[0]))

@@ -323,6 +323,11 @@ class _Parser(_Latex2Sympy):
             raise ValueError("decimals reach the parser as fractions")
         return sympy.Integer(int(digits))
 
+    def handle_gcd_lcm(self, f: str, args: Sequence[sympy.Expr]) -> sympy.Expr:
+        if any(argument.free_symbols for argument in args):
+            raise ValueError("sympy takes names for polynomials, where gcd(m, n) is 1")
+        return super().handle_gcd_lcm(f, args)
+
 
 @lru_cache(maxsize=256)
 def latex_to_sympy(tokens: Tokens) -> Any:
