@@ -20,7 +20,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
 ROWS_PER_SHARD = 10_000
-READER_VERSION = 2  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
+READER_VERSION = 3  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
 COLUMN_TYPES = dict.fromkeys(TEXTS, pa.string()) | {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
     "logprobs": pa.list_(pa.float32()),

@@ -70,12 +70,17 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
 def normalize_row(values: Row) -> Row:
     """Bring token ids, messages, ids, golds and flags of a row into one form each; empty prompts and golds are none."""
     row = dict(values)
+    prompt = row.get("prompt")
+    completion = row.get("completion")
+    if isinstance(prompt, str):
+        row["prompt"] = parse_messages(prompt)
+        logs_messages = prompt == "" or row["prompt"] is not prompt
+        if logs_messages and isinstance(completion, str):  # beside any other prompt it is what the model wrote
+            row["completion"] = parse_messages(completion)
     for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
         value = row.get(text_role)
         if isinstance(value, dict):
             row[text_role] = [value]
-        elif isinstance(value, str):
-            row[text_role] = parse_messages(value)
         elif isinstance(value, list) and value and type(value[0]) is int:
             row.setdefault(ids_role, row.pop(text_role))
     for role in ("prompt", "question"):
