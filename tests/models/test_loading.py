@@ -244,6 +244,7 @@ def enlarge(folder):
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
         (pickle_weights, r"no weights .*pickled"),
         (lambda folder: (folder / "config.json").unlink(), r"no config\.json"),
+        (lambda folder: (folder / "adapter_config.json").touch(), "would add an adapter"),
     ],
 )
 def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):

@@ -14,6 +14,7 @@ from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
 ADAPTER = "adapter"  # the subfolder of a trained model that has the adapter alone
+ADAPTER_CONFIG = "adapter_config.json"  # peft's, beside an adapter's weights
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 PICKLED = ("*.bin", "*.pt", "*.pth")
 # Files that decide a model's numbers and tokens; no pickled weights. A model's code runs only with
@@ -74,6 +75,9 @@ def check_folder(folder: Path, label: str) -> None:
     """Raise ConfigError, which begins with `label`, for a folder without configuration, weights or tokenizer."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{label}: the folder has no config.json")
+    if (folder / ADAPTER_CONFIG).exists():
+        remedy = "remove it if they have it merged in, else merge it into its base first"
+        raise ConfigError(f"{label}: by {ADAPTER_CONFIG} transformers would add an adapter to the weights; {remedy}")
     if not any(folder.glob("*.safetensors")):
         hint = ""
         pickled_files = chain.from_iterable(map(folder.glob, PICKLED))
