@@ -65,13 +65,13 @@ def test_settings_without_a_limit_are_numbers_in_a_data_frame():
 
 def test_latex_and_spreadsheets_get_text_as_text():
     formula_as_name = made_run("=HYPERLINK(1)", {}, {}, lr=r"a_b & 5% {<x>} \input{y} #$")
-    formula_as_value = made_run("b", {}, {}, lr="=1+1")
+    formula_as_value = made_run("b", {}, {}, lr="-1+cmd()")
     comparison = group_runs([formula_as_name, formula_as_value])
 
     csv, tex = as_csv(runs_frame(comparison.runs)), groups_tex(comparison)
 
     assert "\n'=HYPERLINK(1)," in csv
-    assert ",'=1+1," in csv
+    assert ",'-1+cmd()," in csv
     assert r"a\_b \& 5\% \{\textless{}x\textgreater{}\} \textbackslash input\{y\} \#\$" in tex
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ Row = dict[str, Any]  # by title of a column
 
 SUMMARY_COLUMNS = ("baseline", "effective_positive", "positive_share", "n_train", "truncated_share")
 RUN_COLUMNS = ("run", "folder", "status", "notes", "group", "updates", "seconds")
-FORMULA_STARTS = ("=", "+", "@", "\t", "\r")  # of text that a spreadsheet would compute
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of text that a spreadsheet would compute, unless it is a number
 INFINITIES = {".inf": math.inf, "-.inf": -math.inf}  # settings of losses, which config.json has as text
 LATEX = {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "p̃": r"$\tilde{p}$"}
 
@@ -108,11 +109,14 @@ def as_csv(frame: pd.DataFrame) -> str:
     """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
 
     def as_text(cell: Any) -> Any:
+        with suppress(TypeError, ValueError):
+            float(cell)
+            return cell
         if str(cell).startswith(FORMULA_STARTS):
             return f"'{cell}"
         return cell
 
-    return str(frame.reset_index().map(as_text).to_csv(index=False, lineterminator="\n"))
+    return str(frame.reset_index().map(as_text).rename(columns=as_text).to_csv(index=False, lineterminator="\n"))
 
 
 def groups_tex(run_groups: RunGroups) -> str:
