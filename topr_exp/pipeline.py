@@ -28,7 +28,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runs.console import format_header, format_results
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
+from topr_exp.runs.forecast import Forecast, Sizes, planned_work
 from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
@@ -217,7 +217,7 @@ def plan_forecast(experiment: Experiment) -> Forecast:
         completions_per_test=config.data.eval_n,
     )
     iterations = len(experiment.folder.unfinished_iterations())
-    return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
+    return Forecast(planned_work(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
 
 def open_report(config: Config, *, needs_sampling: bool) -> TrainingReport:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from topr_exp.runs.forecast import SCORING_COST, TRAINING_COST, Forecast, Step
+from topr_exp.runs.forecast import SCORING_COST, TRAINING_COST, Forecast, PlannedWork
 from topr_exp.runtime.progress import Progress
 
 RUN = [
-    Step("evaluation", "sampling", 20),
-    Step("sampling", "sampling", 100),
-    Step("scoring", "scoring", 100, SCORING_COST),
-    Step("training", "training", 10, 10 * TRAINING_COST),
-    Step("evaluation", "sampling", 20),
+    PlannedWork("evaluation", "sampling", 20),
+    PlannedWork("sampling", "sampling", 100),
+    PlannedWork("scoring", "scoring", 100, SCORING_COST),
+    PlannedWork("training", "training", 10, 10 * TRAINING_COST),
+    PlannedWork("evaluation", "sampling", 20),
 ]
 
 

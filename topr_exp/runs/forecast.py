@@ -14,7 +14,7 @@ TRAINING_COST = 2.0
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedWork:
     """Work of a stage that is to come."""
 
     stage: str
@@ -38,22 +38,22 @@ class Pace:
 
 
 class Forecast:
-    """Estimate of a run's time left, whose stages come in the order of `steps`.
+    """Estimate of a run's time left, whose stages come in the order of `plan`.
 
     A kind of work without a pace is estimated by its cost from those that have one; grading is left out. Work that the
     store holds already takes less time, which shows when its stage begins.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = list(steps)
-        self.costs = {step.kind: step.cost for step in steps}
+    def __init__(self, plan: Sequence[PlannedWork]) -> None:
+        self.remaining_work = list(plan)
+        self.costs = {work.kind: work.cost for work in plan}
         self.paces: defaultdict[Kind, Pace] = defaultdict(Pace)  # of complete work
 
     def enter(self, stage: str) -> None:
-        """Drop the steps up to and including the first of a stage that begins."""
-        stages = [step.stage for step in self.steps]
+        """Drop the work up to and including the first of a stage that begins."""
+        stages = [work.stage for work in self.remaining_work]
         if stage in stages:
-            del self.steps[: stages.index(stage) + 1]
+            del self.remaining_work[: stages.index(stage) + 1]
 
     def complete(self, progress: Progress) -> None:
         """Add complete work to the pace of its kind."""
@@ -75,8 +75,8 @@ class Forecast:
         seconds_per_cost = seconds / cost  # of a sampled completion, or work that costs as much
 
         total = 0.0
-        for step in self.steps:
-            total += step.units * seconds_per_unit(paces[step.kind], step.cost * seconds_per_cost)
+        for work in self.remaining_work:
+            total += work.units * seconds_per_unit(paces[work.kind], work.cost * seconds_per_cost)
         for progress in under_way:
             progress_seconds = progress.seconds_left()
             if progress_seconds is None:
@@ -107,21 +107,21 @@ class Sizes:
     completions_per_test: int  # of each test problem
 
 
-def planned_steps(
+def planned_work(
     sizes: Sizes, schedule: ScheduleConfig, optim: OptimConfig, evaluation: EvaluationConfig, iterations: int
-) -> list[Step]:
+) -> list[PlannedWork]:
     """Return the foreseeable work of a run: an evaluation of the base model, then each iteration."""
-    evaluation_step = Step("evaluation", "sampling", sizes.test_problems * sizes.completions_per_test)
+    evaluation_work = PlannedWork("evaluation", "sampling", sizes.test_problems * sizes.completions_per_test)
     evaluation_cost = evaluation_cost_per_update(sizes, evaluation)
     if schedule.in_rounds:
-        training_steps = [step_of_rounds(sizes, schedule, optim.batch_size, evaluation_cost)]
+        training_work = [work_of_rounds(sizes, schedule, optim.batch_size, evaluation_cost)]
     else:
-        training_steps = offline_steps(sizes, optim, evaluation_cost)
-    steps_of_iteration = [*training_steps, evaluation_step]
-    return [evaluation_step, *steps_of_iteration * iterations]
+        training_work = offline_work(sizes, optim, evaluation_cost)
+    work_of_iteration = [*training_work, evaluation_work]
+    return [evaluation_work, *work_of_iteration * iterations]
 
 
-def offline_steps(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> list[Step]:
+def offline_work(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> list[PlannedWork]:
     """Return the work of an iteration on a fixed set; evaluation_cost: of evaluations during training, per update."""
     candidates = sizes.sampled_completions + sizes.imported_completions
     examples = min(sizes.examples or candidates, candidates)
@@ -129,19 +129,19 @@ def offline_steps(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> l
     scored_completions = candidates if sizes.scores_mu else 0
     cost = TRAINING_COST * sizes.completions_per_example * min(optim.batch_size, examples) + evaluation_cost
     return [
-        Step("sampling", "sampling", sizes.sampled_completions),
-        Step("scoring", "scoring", scored_completions, SCORING_COST),
-        Step("training", "training", updates, cost),
+        PlannedWork("sampling", "sampling", sizes.sampled_completions),
+        PlannedWork("scoring", "scoring", scored_completions, SCORING_COST),
+        PlannedWork("training", "training", updates, cost),
     ]
 
 
-def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluation_cost: float) -> Step:
+def work_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluation_cost: float) -> PlannedWork:
     """Return the work of an iteration that samples, scores and trains in turns."""
     assert schedule.rounds is not None
     assert schedule.updates is not None
     sampled_per_update = sizes.sampled_completions / schedule.updates
     cost = (1 + SCORING_COST) * sampled_per_update + TRAINING_COST * batch_size + evaluation_cost
-    return Step("training", "training", schedule.rounds * schedule.updates, cost)
+    return PlannedWork("training", "training", schedule.rounds * schedule.updates, cost)
 
 
 def evaluation_cost_per_update(sizes: Sizes, evaluation: EvaluationConfig) -> float:
