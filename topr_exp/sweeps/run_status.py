@@ -88,7 +88,7 @@ def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobS
         return RunState.DONE, ""
     owner = run_lock.find_owner(run.folder / run_lock.CLAIM)
     if owner is not None:
-        return RunState.RUNNING, describe_left_claim(run, owner, stored_state, jobs)
+        return RunState.RUNNING, describe_stale_claim(run, owner, stored_state, jobs)
     job = jobs.by_job.get(run.job or "")
     if job is not None:
         state = RunState.QUEUED if job.phase == "queued" else RunState.RUNNING
@@ -116,7 +116,7 @@ def missing_status(run: Run) -> RunStatus:
     return RunStatus(run, RunState.REMOVED, "its folder is gone; the same launch makes it again")
 
 
-def describe_left_claim(run: Run, owner: locks.Owner, stored_state: Mapping[str, Any], jobs: JobStates) -> str:
+def describe_stale_claim(run: Run, owner: locks.Owner, stored_state: Mapping[str, Any], jobs: JobStates) -> str:
     """Say what to do about a claim that a file server may keep for a lost machine (NFS 3 does); "" for others."""
     began_in_job = stored_state.get("attempt", {}).get("job") is not None
     job_is_over = not jobs.problem and run.job not in jobs.by_job
