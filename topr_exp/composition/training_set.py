@@ -86,11 +86,11 @@ class TrainingSet:
         shares = {}
         for kind, rewards in (("correct", correct_rewards), ("wrong", wrong_rewards)):
             if len(rewards):
-                weights = rewards - self.baseline
+                centered_rewards = rewards - self.baseline
                 shares[kind] = SignShares(
-                    above=float(np.mean(weights > 0)),
-                    zero=float(np.mean(weights == 0)),
-                    below=float(np.mean(weights < 0)),
+                    above=float(np.mean(centered_rewards > 0)),
+                    zero=float(np.mean(centered_rewards == 0)),
+                    below=float(np.mean(centered_rewards < 0)),
                 )
         return shares
 

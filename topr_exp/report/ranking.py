@@ -119,10 +119,10 @@ def against_best(
         else:
             not_compared.append(label)
     seeds = shared_seeds(compared.values())
-    rivals = [label for label in groups if label != best and not any(collapsed[label])]
+    has_rival = any(label != best and not any(collapsed[label]) for label in groups)
     if any(collapsed[best]):
         sentences = ["No winner: some of its seeds collapsed."]
-    elif best not in groups or not rivals:  # other test problems, verdicts that are gone, or collapsed seeds
+    elif best not in groups or not has_rival:  # other test problems, verdicts that are gone, or collapsed seeds
         sentences = ["No winner: no other group can be compared."]
     elif best not in compared or len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
         sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
