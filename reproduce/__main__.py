@@ -166,13 +166,13 @@ def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> li
     for name in names:
         if name not in figure_of:
             raise ConfigError(f"{name}: no such figure; allowed: {', '.join(figure_of)}")
-        if model and figure_of[name].own_model:
+        if model and figure_of[name].names_models:
             raise ConfigError(f"{model}: {name} trains another model; leave one of the two out")
     if names:
         return [figure for name, figure in figure_of.items() if name in names]
     default_figures = []
     for figure in figures:
-        if (options.full or not figure.only_full) and not (model and figure.own_model):
+        if (options.full or not figure.only_full) and not (model and figure.names_models):
             default_figures.append(figure)
     return default_figures
 

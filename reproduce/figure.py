@@ -41,12 +41,12 @@ class Figure:
     draw: Callable[[Runs, Extra], Drawing]
     judge: Judge  # the claims about one model
     levels: tuple[Split, ...] = (algorithms,)  # the table's rows are these groups
-    wider: tuple[str, ...] = (ALL_SEEDS, BOTH_BASES)  # added to the sweeps in the full version
+    full_words: tuple[str, ...] = (ALL_SEEDS, BOTH_BASES)  # added to the sweeps in the full version
     metrics: tuple[str, ...] = ()  # of the updates that records hold; length: of the answers too
     columns: tuple[str, ...] = ("pass@1", "maj", "invalid")  # of the table
     note: str = ""  # for readers: how it was made
     only_full: bool = False
-    own_model: bool = False  # its experiments name their models: model=NAME is not for it
+    names_models: bool = False  # its experiments name their models: model=NAME is not for it
     compute_extra: Callable[[FinishedRuns], Extra] | None = None  # numbers that no record holds
     table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers
 

@@ -53,10 +53,10 @@ def command_words(experiment: str, figure: Figure, request: Request) -> list[str
     overrides = list(request.overrides)
     if "algo." in experiment:
         overrides = [word for word in overrides if not word.startswith("algo=")]
-    wider: Sequence[str] = ()
+    full_words: Sequence[str] = ()
     if request.full:
-        wider = figure.wider
-    words = [f"experiment={name}", *settings, *wider, *cluster, *overrides]
+        full_words = figure.full_words
+    words = [f"experiment={name}", *settings, *full_words, *cluster, *overrides]
     last_word_of_key = {word.split("=", 1)[0]: word for word in words}
     return list(last_word_of_key.values())
 

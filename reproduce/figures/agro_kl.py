@@ -110,7 +110,7 @@ FIGURE = Figure(
         for_each(with_betas, strong_beta),
     ),
     levels=(algorithms, betas),
-    wider=(ALL_SEEDS, BOTH_BASES, f"{BETA}=0.05,0.2,0.5,1.0"),
+    full_words=(ALL_SEEDS, BOTH_BASES, f"{BETA}=0.05,0.2,0.5,1.0"),
     compute_extra=compute_distances,
     note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β is "
     "below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards wrong answers, the other way to have no "

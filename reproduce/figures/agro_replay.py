@@ -71,7 +71,7 @@ FIGURE = Figure(
     draw=grid(panels),
     judge=decide(for_each(with_fresh, claims_with)),
     levels=(replays,),
-    wider=(ALL_SEEDS, BOTH_BASES, f"{KEY}=0.0,0.5,0.9"),
+    full_words=(ALL_SEEDS, BOTH_BASES, f"{KEY}=0.0,0.5,0.9"),
     metrics=("sampled_correct",),
     compute_extra=compute_distances,
 )

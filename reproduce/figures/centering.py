@@ -109,9 +109,9 @@ FIGURE = Figure(
     draw=grid(panels, width=8),
     judge=decide(for_each(raw_losses, helps), for_each(group_losses, hardly_helps)),
     levels=(losses, centered_by_mismatch),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     note="Stories of 10 turns, 32 updates at 3e-4, μ as the sampler drew. Answers are new or, with a lag, of the "
     "weights 4 or 16 updates before. GRPO: "
     "`algo=policy_gradient` with PPO's rule, token ratios and standardised advantages. Centered: by the whole "

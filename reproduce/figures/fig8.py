@@ -90,5 +90,5 @@ FIGURE = Figure(
         for_each(compositions, goes_on_improving),
     ),
     levels=(compositions,),
-    wider=(BOTH_BASES,),
+    full_words=(BOTH_BASES,),
 )

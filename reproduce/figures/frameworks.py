@@ -101,9 +101,9 @@ FIGURE = Figure(
         for_each(lengths, half_step_is_better),
     ),
     levels=(lengths, ratios, rates),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     note="The paper: `algo=topr`; veRL's: `algo.ratio=geometric`; Trinity-RFT's and ROLL's: `algo.ratio=token`, "
     "Trinity's also `algo.advantage=group_std algo.length_normalize=false optim.reduction=tokens`. The weights are "
     'what `algo=topr` gives an answer of T tokens; "token" where one token has all of Δ: spread evenly it weighs as '

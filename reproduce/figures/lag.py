@@ -141,9 +141,9 @@ FIGURE = Figure(
         dropped_answers,
     ),
     levels=(algorithms, lags, rates),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     metrics=(
         "ess",
         "age",

@@ -64,7 +64,7 @@ FIGURE = Figure(
     draw=grid(panels, width=4.6),
     judge=decide(tolerated_rates),
     levels=(algorithms, bare_rates),
-    wider=(BOTH_BASES,),
+    full_words=(BOTH_BASES,),
     only_full=True,
     note="Validation problems. No figure takes its rates from here: `python -m reproduce.rates` chose them by two "
     "other seeds (docs/results/rates.yaml).",

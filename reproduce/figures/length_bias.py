@@ -73,9 +73,9 @@ FIGURE = Figure(
     draw=grid(panels, rows=everything, width=3.8),
     judge=decide(for_each(algorithms, claims_about)),
     levels=(with_and_without,),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     metrics=("length",),
     note="All at 3e-4. Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean "
     "that the careful way of working took the place of the terse one.",

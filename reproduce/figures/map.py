@@ -58,6 +58,6 @@ FIGURE = Figure(
     draw=grid(panels),
     judge=decide(topr_over_tis),
     levels=(algorithms, rates, effective),
-    wider=(BOTH_BASES,),
+    full_words=(BOTH_BASES,),
     only_full=True,
 )

@@ -79,9 +79,9 @@ FIGURE = Figure(
         others_end_above(lambda way: f"top-k 2: {way} ends above the sampler's μ unknown", top_k_ways, "unknown"),
     ),
     levels=(by_choice(TOP_K_WAYS | MASKS), stalenesses),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     metrics=("ess",),
     note="Rates were chosen for each mask, model and staleness by seeds 100 and 101, which are not among those "
     "reported (`python -m reproduce.rates masks`). All masks have the advantage reward minus the group's mean, summed "

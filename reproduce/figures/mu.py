@@ -51,7 +51,7 @@ FIGURE = Figure(
     draw=grid(panels, width=3.2),
     judge=decide(for_each(algorithms, claims_about)),
     levels=(algorithms, whose_log_mu),
-    wider=(ALL_SEEDS, BOTH_BASES),
+    full_words=(ALL_SEEDS, BOTH_BASES),
     only_full=True,
     note="Completions are sampled, and the model is tested, with the top-k that is named.",
 )

@@ -64,9 +64,9 @@ FIGURE = Figure(
     draw=grid(panels, rows=everything, width=4.4),
     judge=decide(for_each(wordings, against_topr), for_each(losses, few_against_many)),
     levels=(losses, wordings, rates),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     metrics=("ess", "nats"),
     note="Stories of 22 turns, one epoch on 1,600 fixed completions; with k wordings a turn an answer has 22 log k "
     "nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported "

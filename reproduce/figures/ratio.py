@@ -45,7 +45,7 @@ FIGURE = Figure(
     draw=grid(panels, width=3.2),
     judge=decide(for_each(algorithms, sequence_is_best)),
     levels=(algorithms, ratios, rates),
-    wider=(BOTH_BASES,),
+    full_words=(BOTH_BASES,),
     only_full=True,
     note="The best rate of each ratio is chosen by the test problems that it is judged by: it flatters all.",
 )

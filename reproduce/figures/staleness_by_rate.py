@@ -140,9 +140,9 @@ FIGURE = Figure(
         *map(wider_is_better, WIDENED),
     ),
     levels=(losses, stalenesses),
-    wider=(),
+    full_words=(),
     only_full=True,
-    own_model=True,
+    names_models=True,
     metrics=("ess",),
     note="Stories of 10 turns. Rates were chosen for each loss and staleness by seeds 100 and 101, which are not among "
     "those reported, on validation problems (below; `python -m reproduce.rates staleness_by_rate`). A batch of fresh "

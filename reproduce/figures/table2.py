@@ -122,8 +122,8 @@ FIGURE = Figure(
     experiments=("table2",),
     draw=grid(panels, width=3.0),
     judge=decide(judge),
-    wider=(ALL_SEEDS,),
-    own_model=True,
+    full_words=(ALL_SEEDS,),
+    names_models=True,
     compute_extra=compute_tallies,
     columns=("pass@1", "invalid"),
     note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions; in the "
