@@ -235,6 +235,7 @@ BAD_LINES = r"""
 {"prompt": "a", "answer_text": "b", "reward": 1} | completion is missing; the columns are prompt,
 {"ask": "a", "completion": "b", "reward": 1} | problem_id is missing, and question and gold are not
 {"prompt": "a", "completion": "b"} | lacks logprobs, unlike the rows before; all rows or none
+{"prompt": "a", "tokens": [1, 2], "completion": [TURN, TURN, TURN]} | the completion has several messages, and nothing
 {"prompt": CHAT, "completion": REASONED} | the last message's reasoning stands apart from its text, and no token ids say
 { | not valid JSON (Expecting property name enclosed in double quotes
 [ | not valid JSON (Expecting value: line 2 column 1 (char 2)); the file must hold an object a line:
@@ -254,6 +255,7 @@ PLACEHOLDERS = {
     "LAST": json.dumps(LAST_NODE)[1:-1],  # whose values are replaced by later ones of the same name
     "CHAT": json.dumps(CHAT),
     "REASONED": '[{"role": "assistant", "content": " 4.", "reasoning": "Hm."}]',
+    "TURN": '{"role": "assistant", "content": "?"}',
     "DEEP": "[" * 100_000,
     "LONG": "9" * 5000,
     r"\xff": "\xff",

@@ -55,6 +55,7 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
     """Bring a completion into its stored form; ValueError where the values are none."""
     row = normalize_row(values)
     step = row.pop("step", None)
+    refuse_tokens_of_turns(row)
     row = render_messages(row)
     check_values(row, names)
     if "reward" in row:
@@ -109,6 +110,13 @@ def parse_messages(text: str) -> Any:
         return text
     are_messages = all(isinstance(message, dict) and "role" in message for message in messages)
     return messages if are_messages else text
+
+
+def refuse_tokens_of_turns(row: Row) -> None:
+    """Raise ValueError for token ids beside a completion of several messages: a user's may be among them."""
+    answer = row.get("completion")
+    if "tokens" in row and isinstance(answer, list) and len(answer) > 1:
+        raise ValueError("the completion has several messages, and nothing says which of its tokens are the model's")
 
 
 def render_messages(row: Row) -> Row:
