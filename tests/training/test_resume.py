@@ -140,7 +140,7 @@ def train_a_pass(trainer, examples):
 
 
 @pytest.mark.parametrize("algo, share", [("sft", 0), ("grpo", 0), ("grpo", 1)])
-def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, share):
+def test_a_pass_without_a_gradient_ends_the_run(tmp_path, capsys, algo, share):
     trainer, examples = make_trainer(tmp_path, load(algo), correct=np.full(ROWS, share > 0))
     initial = weights(trainer)
 
@@ -149,6 +149,10 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, share):
 
     assert trainer.step == 3
     assert torch.equal(weights(trainer), initial)
+
+    train_a_pass(trainer, examples)  # all of it is done, as at the end of rounds, of which each may have none
+
+    assert f"warning: algo={algo} learnt nothing: no update had a gradient" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("position", [0, -1])

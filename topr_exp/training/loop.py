@@ -13,6 +13,7 @@ from typing import Protocol
 from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.runtime.progress import Progress
+from topr_exp.runtime.terminal import warn
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
@@ -61,6 +62,8 @@ def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration:
                     "training set are correct, and none of them has a gradient"
                 )
             trainer.checkpoint(journal, update_count, save_every, source.checkpoint_files)
+    if not trainer.had_gradient:
+        warn(f"algo={trainer.loss.name} learnt nothing: no update had a gradient")
 
 
 def progress_note(record: dict[str, float]) -> str:
