@@ -286,6 +286,7 @@ def import_rules(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     has_log = config.data.completions is not None
     in_rounds = config.schedule.in_rounds
+    yield "compose.mix", has_log or config.compose.mix is None, "null unless data.completions is set"
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
     allowed = "scored, sampler or none, or with data.completions a model that scores them"
@@ -385,7 +386,6 @@ def unread(config: Config) -> list[str]:
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **dict.fromkeys(KEYS_OF_LOGS, has_log),
         "compose.positive_share": config.compose.name == "proportion",
-        "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys((*NO_MISMATCH, "sampler.top_logprobs"), config.needs_sampling),
         "optim.epochs": not in_rounds,
