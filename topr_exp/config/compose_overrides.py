@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
 from yaml import YAMLError
 
 from topr_exp import __version__
@@ -296,7 +296,7 @@ class Composer:
             is_variable = key.partition(".")[0] in VARIABLES
             if is_variable and OmegaConf.select(settings, key) is None:
                 raise unknown_key(key)
-            self.call(partial(OmegaConf.update, settings, key, override.value(), force_add=True))
+            set_value(settings, key, override.value())
         return settings
 
     def refuse_toy_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
@@ -431,6 +431,18 @@ class Composer:
             raise ConfigError(message) from None
         except (OmegaConfBaseException, ValueError) as error:
             raise ConfigError(first_line(error)) from None
+
+
+def set_value(settings: DictConfig, key: str, value: Any) -> None:
+    """Set a value, or merge a group into the one that is there."""
+    try:
+        OmegaConf.update(settings, key, value, force_add=True)
+    except ConfigTypeError:  # a list for a group, or a group for a list: the check of types says what is allowed
+        OmegaConf.update(settings, key, value, merge=False, force_add=True)
+    except (IndexError, ValueError):
+        raise ConfigError(f"{key}={show(value)}: no such item of a list, whose first is 0") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}={show(value)}: {first_line(error)}") from None
 
 
 def unread_yaml(group: str, choice: Any) -> str | None:
