@@ -61,7 +61,7 @@ def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key):
 
 # Other than -11, or an empty text.
 WRONG_VALUES = dict.fromkeys(("baseline", "threshold", "delta_v"), math.inf)
-WRONG_VALUES |= {"pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}
+WRONG_VALUES |= {"pass_rate": [0.5], "template": "no place", "stop": ["a", ""], "completions": ""}
 
 
 def test_every_range_is_applied_in_its_own_words():
@@ -103,7 +103,6 @@ UNREAD = """
 model.reference=tiny_noise
 data.threshold=0.5
 compose.positive_share=0.5
-compose.mix=0.5
 optim.epochs=2 algo=rloo
 evaluation.problems=9
 task.solver=tiny

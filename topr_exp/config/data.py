@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, drop_keys, show
+from topr_exp.schema import FINITE, CountOrAll, OptionalCount, Range, Section, Seed, drop_keys, show, within
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
@@ -77,12 +77,14 @@ LINE_BREAKS = Range(
     "YAML file in double quotes",
     has_no_typed_break,
 )
+COMPLETIONS = Range("null, a file, a folder, hub:NAME or a table of the store", bool)
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
 SHOTS = Range(
     "0 or more, or a file of JSON lines",
     lambda shots: shots >= 0 if type(shots) is int else isinstance(shots, str) and shots != "",
 )
+Samples = Annotated[int, within("[1, 32767]")]  # the store numbers a problem's samples by 16 bits
 FIXED_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template; this package sets them
 CHAT_OPTIONS = Range(
     f"null or {{NAME: VALUE}}, no NAME of {', '.join(FIXED_OPTIONS)}",
@@ -110,12 +112,12 @@ class DataConfig(Section, ABC):
     train_problems: CountOrAll  # None: all
     test_problems: CountOrAll
     test_split: Literal["test", "validation"] = "test"
-    completions: str | None = None  # instead of sampling: a file, a folder, hub:NAME or a store's table
+    completions: Annotated[str | None, COMPLETIONS] = None  # instead of sampling
     columns: Columns | None = None  # column names in `completions`; null: known names
     skip_malformed: bool = False  # skip and count unreadable rows of `completions` instead of stopping
     completion_limit: OptionalCount = None  # token limit of a log without a finish column
-    n: Count  # samples per training problem
-    eval_n: Count  # samples per test problem
+    n: Samples  # samples per training problem
+    eval_n: Samples  # samples per test problem
     grader: str | dict[str, Any] | None
     reward: Reward | None = None  # None: as in the algorithm's paper
     threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of your grader or log are correct from here on
@@ -220,6 +222,8 @@ class DataConfig(Section, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.shots is None:
+            raise ValueError(f"shots must be {SHOTS.allowed}; got null")
         for name in ("train_problems", "test_problems"):
             if getattr(self, name) is None and self.generated:
                 raise ValueError(f"{name} must be a number: {self.source_name} problems have no end; got null")
