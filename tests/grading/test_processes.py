@@ -151,6 +151,15 @@ def test_a_worker_that_is_ended_or_stopped_at_work_costs_nobody_a_verdict(number
         assert worker not in worker_pids(grader)
 
 
+def test_a_worker_without_a_processor_is_not_cut_off_at_once():
+    """One that sleeps stands for one that other processes keep from computing."""
+    workers = pool.WorkerPool("own_graders.interrupted_in_old_workers", 1, 0.2, patience=100.0)
+
+    assert [status for status, _ in workers.submit([("1", "")])] == ["ok"]
+
+    workers.close()
+
+
 def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way():
     with Grader("own_graders.interrupted_in_old_workers", workers=3, deadline=60.0) as grader:
         grader.start()

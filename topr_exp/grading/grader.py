@@ -32,6 +32,7 @@ GRADER_VERSION = "12"  # part of store keys: raise it with every change that can
 NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic.equal"
 DEADLINE = 1.0  # seconds for a symbolic comparison
+PATIENCE = 10.0  # times as long, where other processes use the processors meanwhile
 OWN_DEADLINE = 10.0  # seconds for a user's function
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
@@ -72,7 +73,8 @@ class Grader(AbstractContextManager["Grader"]):
     that and the answer's text (for maj@K), or of verdict, answer and number. With `graded` it has to give a number.
     A dataclass whose instances are such functions has `settings`.
     `workers` sealed processes (default: `cores()`) start when first needed; a comparison gets `deadline` seconds
-    (default: DEADLINE, your function OWN_DEADLINE). Thread-safe; a forked child starts its own. A context manager.
+    (default: DEADLINE, your function OWN_DEADLINE), and up to PATIENCE times as long while other processes keep it from
+    computing (not your function). Thread-safe; a forked child starts its own. A context manager.
 
     Raises ConfigError for an unknown name, TOPRError if your function raises or returns anything else, NaN or ∞ too.
     """
@@ -106,7 +108,8 @@ class Grader(AbstractContextManager["Grader"]):
         with self._lock:
             if self._pool is None or not self._pool.usable:
                 target = self.name if self._is_users else SYMBOLIC
-                self._pool = WorkerPool(target, self.workers, self.deadline, self.settings)
+                patience = 1.0 if self._is_users else PATIENCE  # a user's may sleep
+                self._pool = WorkerPool(target, self.workers, self.deadline, self.settings, patience=patience)
             return self._pool
 
     def close(self) -> None:

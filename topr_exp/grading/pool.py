@@ -5,7 +5,9 @@ answers. Not pebble's ProcessPool: a worker that dies idle, or before its task i
 """
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import socket
 import struct
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topr_exp.types import TOPRError
 
@@ -25,6 +27,14 @@ CUT_OFF = ("timeout", "died")
 MOST_RECEIVED = 1 << 24  # bytes of an answer
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None)
 Arguments = tuple[str, ...]
+
+
+class _TaskAtWork(NamedTuple):
+    """A task that a worker has not answered."""
+
+    task_index: int
+    start: float  # by time.monotonic
+    processor_seconds: float  # that its worker had used by then
 
 
 class _Worker:
@@ -39,6 +49,16 @@ class _Worker:
         """Wait for the first line, which says the process's id."""
         while not self.pid:
             self.pid = self.receive() or 0
+
+    def processor_seconds(self) -> float:
+        """The processor time that the process has used, in hundredths of a second; infinite for one that is gone."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return math.inf
+        fields = text.rpartition(")")[2].split()  # behind the name
+        user_ticks, system_ticks = map(int, fields[11:13])
+        return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
 
     def receive(self) -> Any:
         """Read what has come: the line's value once it is complete, else None. Raises EOFError, OSError, ValueError."""
@@ -58,14 +78,25 @@ class _Worker:
 class WorkerPool:
     """`workers` processes that each run `target` ("package.module.name") on the strings of one task at a time.
 
-    A worker without an answer `deadline` seconds after it began a task is killed: "timeout". A worker that ends by
-    itself (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a forked child.
+    A worker without an answer `deadline` seconds after it began a task is killed: "timeout"; up to `patience` times as
+    late where it had less than `deadline` of processor time, since other processes use the processors, too. A worker
+    that ends by itself (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a
+    forked child.
     """
 
-    def __init__(self, target: str, workers: int, deadline: float, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        workers: int,
+        deadline: float,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        patience: float = 1.0,
+    ) -> None:
         """settings: of a target that is a dataclass."""
         self.closed = False
         self._deadline = deadline
+        self._patience = patience
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._server, self._control = _start_server(target, settings or {})
@@ -123,30 +154,38 @@ class WorkerPool:
         answers: list[Any] = [None] * len(tasks)
         waiting = list(reversed(range(len(tasks))))
         idle = list(range(len(self._workers)))
-        busy: dict[int, tuple[int, float]] = {}  # by the worker's index: the task's, and when the answer is due
+        busy: dict[int, _TaskAtWork] = {}  # by the worker's index
         while True:
             while idle and waiting:
                 slot = idle.pop()
                 task_index = waiting.pop()
                 self._assign(slot, tasks[task_index])
-                busy[slot] = task_index, time.monotonic() + self._deadline
+                busy[slot] = _TaskAtWork(task_index, time.monotonic(), self._workers[slot].processor_seconds())
             if not busy:
                 return answers
-            next_due = min(due for _, due in busy.values())
+            seconds_left = min(itertools.starmap(self._seconds_left, busy.items()))
             channels = [self._workers[slot].channel for slot in busy]
-            ready = wait(channels, next_due - time.monotonic())
-            for slot, (task_index, due) in list(busy.items()):
+            ready = wait(channels, seconds_left)
+            for slot, task in list(busy.items()):
                 worker = self._workers[slot]
                 answer = answer_of(worker) if worker.channel in ready else None
                 if answer is None:
-                    if time.monotonic() < due:
+                    if self._seconds_left(slot, task) > 0:
                         continue
                     answer = ("timeout", None)
-                answers[task_index] = answer
+                answers[task.task_index] = answer
                 if answer[0] in CUT_OFF:
                     self._replace(slot)
                 del busy[slot]
                 idle.append(slot)
+
+    def _seconds_left(self, slot: int, task: _TaskAtWork) -> float:
+        """The time until a worker's task may have to be cut off."""
+        seconds = time.monotonic() - task.start
+        if seconds < self._deadline:
+            return self._deadline - seconds
+        processor_seconds = self._workers[slot].processor_seconds() - task.processor_seconds
+        return min(self._deadline - processor_seconds, self._patience * self._deadline - seconds)
 
     def _assign(self, slot: int, task: Arguments) -> None:
         """Send a task to an idle worker."""
