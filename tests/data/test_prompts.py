@@ -13,9 +13,10 @@ from tests.conftest import config_of, each_row, refused, values_of, write_lines
 from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.problems import ProblemSets
-from topr_exp.data.prompts import Prompter, build_prompter, check_prompts, shipped_shots, tokenize_prompts
+from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
 from topr_exp.grading import extract
 from topr_exp.models.policy import load_policy
+from topr_exp.runs.prompt_checks import check_prompts
 from topr_exp.types import Problem
 
 BENCHMARK = "data.source=hub data.train_problems=null data.test_problems=null data.shots=0"
@@ -185,24 +186,25 @@ def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(templat
     assert ("puts today's date into every prompt" in capsys.readouterr().err) == is_warned_of
 
 
-SHOTS = [{"question": "one  PLUS one?", "solution": "2"}, {"question": "Who?", "solution": "I"}]
-# Settings | what is said of them
+# Settings | a test question | what the first worked example ends with | what is said of them
 DOUBTFUL = """
-{"template": "Q: {question}"} | "1 of 2 worked examples asks a test question, whose answer each prompt then gives"
-{"template": "{question} A:"} | "data.template begins with {question}, so that nothing ends a completion"
-{"template": "{question} A:", "stop": ["END"]} | ""
-{"template": "{question} A:", "chat": True} | ""
+{"template": "Q: {question}"} | "One plus one?" | "The answer is 2." | "1 of 2 worked examples is asked by test"
+{"template": "Q: {question}"} | "When?" | "#### 2" | "1 of 2 worked examples is solved without an answer that grader"
+{"template": "{question} A:"} | "When?" | "The answer is 2." | "so that nothing ends a completion"
+{"template": "{question} A:", "stop": ["END"]} | "When?" | "The answer is 2." | ""
+{"template": "{question} A:", "chat": True} | "When?" | "The answer is 2." | ""
 """
 
 
-@each_row("changes warning", DOUBTFUL, literals=True)
-def test_worked_examples_that_spoil_tests_or_that_nothing_ends_are_a_warning(tmp_path, changes, warning, capsys):
-    shots = write_lines(tmp_path / "shots.jsonl", SHOTS)
-    config = settings("gsm8k", shots=str(shots), **changes)
-    tested = Problem("a", "One plus one?" if "1 of 2" in warning else "When?", "2")
+@each_row("changes question ending warning", DOUBTFUL, literals=True)
+def test_worked_examples_that_mislead_or_that_nothing_ends_are_a_warning(
+    tmp_path, changes, question, ending, warning, capsys
+):
+    rows = [{"question": "one  PLUS one?", "solution": ending}, {"question": "Who?", "solution": "The answer is 1."}]
+    config = settings("gsm8k", shots=str(write_lines(tmp_path / "shots.jsonl", rows)), **changes)
     capsys.readouterr()
 
-    check_prompts(build_prompter(config), ProblemSets([], [tested], None, None), config)
+    check_prompts(build_prompter(config), ProblemSets([], [Problem("a", question, "2")], None, None), config)
 
     stderr = capsys.readouterr().err
     assert warning in stderr

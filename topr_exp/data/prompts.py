@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, DataConfig
-from topr_exp.data.problems import ProblemSets, as_text, normalized_question
+from topr_exp.data.problems import as_text
 from topr_exp.data.user_lines import read_json_lines
-from topr_exp.runtime.terminal import plural, warn
+from topr_exp.runtime.terminal import warn
 from topr_exp.runtime.time_limit import processor_time_limit
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
@@ -107,23 +107,6 @@ def build_prompter(config: DataConfig) -> Prompter:
         next_question = template.split("{question}")[0].strip()
         stop = [f"\n{next_question}"] if next_question else []
     return Prompter(template, shots, config.chat, tuple(stop), config.chat_options or {})
-
-
-def check_prompts(prompter: Prompter, sets: ProblemSets, config: DataConfig) -> None:
-    """Raise TOPRError for a field that some problems lack; warn of worked examples that spoil answers or tests."""
-    refuse_missing_fields(prompter.template, [*sets.train, *sets.test, *prompter.shots])
-    test_questions = {normalized_question(problem, config) for problem in sets.test}
-    tested = sum(normalized_question(shot, config) in test_questions for shot in prompter.shots)
-    if tested:
-        warn(
-            f"data.shots={config.shots}: {tested} of {plural(len(prompter.shots), 'worked example')} "
-            f"{'asks' if tested == 1 else 'ask'} a test question, whose answer each prompt then gives"
-        )
-    if prompter.shots and not prompter.chat and config.stop is None and not prompter.stop:
-        warn(
-            "data.template begins with {question}, so that nothing ends a completion before it asks itself a next one, "
-            "whose answer graders may read: set data.stop"
-        )
 
 
 def refuse_missing_fields(template: str, problems: Sequence[Problem]) -> None:

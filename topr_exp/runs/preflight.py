@@ -18,7 +18,7 @@ from topr_exp.config.data import Columns, DataConfig
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
-from topr_exp.data.prompts import build_prompter, check_prompts, refuse_missing_fields
+from topr_exp.data.prompts import build_prompter, refuse_missing_fields
 from topr_exp.grading.grader import check_grader
 from topr_exp.imported.reader import RolloutReader, describe_columns, without_logprobs, without_rewards
 from topr_exp.imported.rows import kind_of_prompt
@@ -28,6 +28,7 @@ from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import DONE_FILE
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
+from topr_exp.runs.prompt_checks import check_prompts
 from topr_exp.runs.supply import check_supply
 from topr_exp.runtime.json_files import read_object
 from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version

@@ -8,12 +8,13 @@ from typing import Any
 from topr_exp.config.groups import EVALUATION_SEED
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
-from topr_exp.data.prompts import TokenizedProblems, build_prompter, check_prompts, tokenize_prompts
+from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.model_folder import fetch_model_folder
 from topr_exp.models.policy import Policy, load_policy
+from topr_exp.runs.prompt_checks import check_prompts
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.sampler import Sampler
