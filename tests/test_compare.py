@@ -178,7 +178,7 @@ def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_
 
 
 def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
-    """As after a sweep over algorithm and p̃, with --against topr."""
+    """As after a sweep over algorithm and p̃, with --against topr, and with a setting that one loss alone has."""
     groups = {"sft, p̃=not set": ("sft", "p̃=not set")}
     for level in ("p̃=0.1", "p̃=0.5"):
         groups |= {f"tis, {level}": ("tis", level), f"topr, {level}": ("topr", level)}
@@ -192,6 +192,11 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
     assert set(against_level.values()) == {"tis, p̃=0.1", "topr, p̃=0.1", None}
     assert set(against_group.values()) == {"tis, p̃=0.5"}
     assert set(choose_references(groups, None).values()) == {"sft, p̃=not set"}
+    own_loss = {label: (*values, None) for label, values in groups.items() if "sft" not in label}
+    own_loss |= {f"mine, {level}, cap=2": ("mine", level, "cap=2") for level in ("p̃=0.1", "p̃=0.5", "p̃=0.9")}
+    own_references = choose_references(own_loss, "topr")
+    assert [own_references[label] for label in [*own_loss][-3:]] == ["topr, p̃=0.1", "topr, p̃=0.5", None]
+    assert own_references["tis, p̃=0.5"] == "topr, p̃=0.5"
     with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; "):
         choose_references(groups, "ppo")
 
