@@ -392,6 +392,7 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
         tokens_sampled=trainer.sampled_tokens,
         baseline=config.baseline or 0.0,
         mismatch=plain(config.sampler.mismatch),
+        note=rounds.early_end,
     )
 
 

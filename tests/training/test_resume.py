@@ -18,6 +18,7 @@ from topr_exp.pipeline import run
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
+from topr_exp.training.rounds import RoundGroups, Rounds
 
 ROUNDS = "schedule=on_policy schedule.prompts=4"
 CURVE = "optim.lr=1e-3 optim.warmup_steps=3 optim.schedule=cosine"
@@ -247,3 +248,16 @@ def test_a_round_that_keeps_nothing(tmp_path):
     line = r"compose.pass_rate=\[0.9, 0.95\]: of 16 problems that round 0 drew \(10 times\) none is solved so often"
     with refused(rf"^{line}$"):
         run(small_config(tmp_path, *GROUPS[:-2], "compose.pass_rate=[0.9,0.95]", "data.n=16", "optim.batch_size=64"))
+
+
+def test_training_ends_at_a_later_round_that_keeps_nothing(tmp_path, monkeypatch):
+    config = small_config(tmp_path, *GROUPS)
+    draw_groups = Rounds.draw_groups
+    empty = RoundGroups([], is_stale=False)
+    monkeypatch.setattr(Rounds, "draw_groups", lambda rounds, k: draw_groups(rounds, k) if k == 0 else empty)
+
+    summary = run(config)
+
+    assert summary["note"].startswith("1 of 4 updates; compose.pass_rate=")
+    assert len(records(config.folder)) == 1
+    assert run(config) == summary

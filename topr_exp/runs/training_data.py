@@ -105,12 +105,19 @@ def read_row_numbers(path: Path) -> NDArray[np.integer]:
 
 @main_process_only
 def save_rounds(
-    folder: Path, records: list[Record], *, n_train: int, tokens_sampled: int, baseline: float, mismatch: Any
+    folder: Path,
+    records: list[Record],
+    *,
+    n_train: int,
+    tokens_sampled: int,
+    baseline: float,
+    mismatch: Any,
+    note: str | None = None,
 ) -> None:
     """Save a summary of the training data of an iteration with rounds into its folder.
 
     records: of its updates. n_train: completions trained on. tokens_sampled: by all attempts. mismatch: settings of the
-    sampler's deliberate one.
+    sampler's deliberate one. note: on how training ended.
     """
     summary = {
         **mean_over_samples(records),
@@ -119,7 +126,8 @@ def save_rounds(
         "baseline": baseline,
         "effective_positive": None,
     }
-    summary["note"] = no_positives(summary["positive_share"], n_train)
+    notes = [no_positives(summary["positive_share"], n_train), note]
+    summary["note"] = "; ".join(filter(None, notes)) or None
     summary["tokens_sampled"] = tokens_sampled
     sampled = [record for record in records if record.get("sampled_truncated") is not None]
     summary["truncated_share"] = None

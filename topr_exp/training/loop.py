@@ -26,8 +26,11 @@ class BatchSource(Protocol):
     def update_count(self) -> int:
         """Return the number of updates of the iteration."""
 
-    def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
-        """Return what is trained on after `step` updates; counts the tokens sampled for it in `progress`."""
+    def global_batch(self, step: int, progress: Progress) -> GlobalBatch | None:
+        """Return what is trained on after `step` updates; counts the tokens sampled for it in `progress`.
+
+        None: nothing is left to train on.
+        """
 
     def checkpoint_files(self) -> dict[str, bytes]:
         """Return what a checkpoint after the last update has to hold of this source, by name of file."""
@@ -50,6 +53,8 @@ def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration:
         trainer.report_tokens_to(progress.advance)
         while trainer.step < update_count:
             global_batch = source.global_batch(trainer.step, progress)
+            if global_batch is None:
+                break
             metrics = trainer.update(global_batch, update_count)
             record = {"iteration": iteration, **global_batch.round_metrics, **metrics}
             journal.log(record)

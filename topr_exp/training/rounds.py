@@ -23,7 +23,7 @@ from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import MAX_DRAWS, ComposeConfig, ScheduleConfig
 from topr_exp.grading.verdicts import grader_timeouts
 from topr_exp.runtime.progress import Progress
-from topr_exp.runtime.terminal import say
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import token_count
 from topr_exp.sampling.mismatch import measure_mismatch
@@ -85,6 +85,7 @@ class Rounds:
         self.seed = seed
         self.mu_is_samplers = mu_is_samplers
         self.gap_reported = False
+        self.early_end: str | None = None  # says where training ended before its last round
         # The round under way.
         self.table: pa.Table = None
         self.training_set: TrainingSet | None = None  # composed of the table
@@ -98,13 +99,24 @@ class Rounds:
         """Number of problems that rounds sample from."""
         return len(self.collector.questions.prompts)
 
-    def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
-        """Draw and compose a round before its first update; each update takes a part of it."""
+    def global_batch(self, step: int, progress: Progress) -> GlobalBatch | None:
+        """Draw and compose a round before its first update; each update takes a part of it.
+
+        None where `compose.pass_rate` keeps no problem of a later round: the problems that it drew are learnt, or lost.
+        TOPRError where it keeps none of the first.
+        """
         round_number, position = divmod(step, self.updates)
         mu_is_policy = False
         if position == 0:
             with self.collector.counting_in(progress):
                 round_groups = self.draw_groups(round_number)
+            if not round_groups.groups:
+                reason = self.describe_empty_round(round_number)
+                if round_number == 0:
+                    raise TOPRError(reason)
+                self.early_end = f"{step} of {self.update_count} updates; {reason}"
+                warn(f"training ends after {self.early_end}")
+                return None
             self.start_round(round_groups, round_number)
             mu_is_policy = not (round_groups.is_stale or self.mu_is_samplers)
         assert self.training_set is not None
@@ -134,24 +146,19 @@ class Rounds:
         self.summary = self.summarize_drawn()
         if self.drawn and self.mu_is_samplers:
             self.report_gap(self.summary["sampler_gap"])
-        self.refuse_empty_round(round_groups, round_number)
         self.summary |= round_groups.metrics
         self.table = pa.concat_tables(round_groups.groups).combine_chunks()
         self.drawn = []
         self.problems_kept = 0
         self.training_set = replace(self.compose_round(round_number), ages=round_groups.ages)
 
-    def refuse_empty_round(self, round_groups: RoundGroups, round_number: int) -> None:
-        """Raise TOPRError where `compose.pass_rate` keeps no problem of a round."""
-        if round_groups.groups:
-            return
+    def describe_empty_round(self, round_number: int) -> str:
+        """Say that `compose.pass_rate` keeps no problem of a round."""
         source = f"what was drawn for round {round_number}"
         problems_drawn = self.problems_drawn()
         if problems_drawn:
             source = f"{problems_drawn} problems that round {round_number} drew"
-        raise TOPRError(
-            f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
-        )
+        return f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
 
     def compose_round(self, round_number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
