@@ -13,7 +13,7 @@ from tests.conftest import config_of, each_row, refused, values_of, write_lines
 from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.problems import ProblemSets
-from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
+from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts, warn_of_open_answers
 from topr_exp.grading import extract
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.prompt_checks import check_prompts
@@ -216,8 +216,30 @@ def test_a_stop_string_that_no_text_can_hold_is_one_line():
     tokenize = partial(tokenize_prompts, [Problem("q", "Why?", "0")], policy=policy, max_new_tokens=4)
 
     assert tokenize(Prompter("{question}", stop=("<eos>", "<b>"))).stop == ("<eos>", "<b>")
-    with refused("data.stop: 'x<bos>' never ends a completion, whose text is without special tokens; add 1, the id of"):
+    with refused("data.stop: 'x<bos>' never ends a completion, whose text is without special tokens; add <bos>, by"):
         tokenize(Prompter("{question}", stop=("x<bos>",)))
+
+
+# A chat template | end tokens of the model, among them <eos> = 2 | is it warned of
+OPEN_ANSWERS = """
+"{% for m in messages %}{{ m.content }}<pad>x{% endfor %}" | [2] | True
+"{% for m in messages %}{{ m.content }}<pad>x{% endfor %}" | [0, 2] | False
+"{% for m in messages %}{{ m.content }}x{% endfor %}" | [2] | False
+"{{ raise_exception('No') }}" | [2] | False
+"""
+
+
+@each_row("template eos_ids is_warned_of", OPEN_ANSWERS, literals=True)
+def test_a_chat_template_whose_answers_end_in_no_end_token_is_a_warning(template, eos_ids, is_warned_of, capsys):
+    policy = load_policy(config_of().model, "cpu")
+    policy.tokenizer.chat_template = template
+    policy.model.generation_config.eos_token_id = eos_ids
+    capsys.readouterr()
+
+    warn_of_open_answers(Prompter("{question}"), policy)
+    assert capsys.readouterr().err == ""
+    warn_of_open_answers(Prompter("{question}", chat=True), policy)
+    assert ("ends an answer with <pad>, which ends no completion" in capsys.readouterr().err) == is_warned_of
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ CHAT_TEMPLATES = {
     "final": '{question}\n\nWork it out step by step. End with your answer, as in "So the final answer is 12."',
 }
 
+ANSWER = "1 + 1"  # in a conversation that shows how a chat template ends an answer
 TEMPLATE_SECONDS = 10.0  # of processor time for a chat template; one of a released model takes milliseconds
 
 
@@ -82,12 +84,19 @@ class Prompter:
 
 
 def apply_chat_template(
-    tokenizer: Any, messages: list[dict[str, str]], options: Mapping[str, Any], *, fault: str
+    tokenizer: Any,
+    messages: list[dict[str, str]],
+    options: Mapping[str, Any],
+    *,
+    fault: str,
+    add_generation_prompt: bool = True,
 ) -> str:
     """Render messages up to where the assistant's next one begins; a TOPRError of the template begins with `fault`."""
     try:
         with processor_time_limit(TEMPLATE_SECONDS):  # its sandbox limits no nested loops
-            text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+            text: str = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=add_generation_prompt, **options
+            )
     except Exception as error:  # a template is a program of the model's
         raise TOPRError(f"{fault} ({first_line(error)})") from None
     return text
@@ -199,6 +208,40 @@ def puts_date(tokenizer: Any, chat_options: Mapping[str, Any]) -> bool:
     return isinstance(template, str) and "strftime_now" in template and "date_string" not in chat_options
 
 
+def tokens_behind_answer(tokenizer: Any, options: Mapping[str, Any]) -> list[int]:
+    """The token ids that a chat template puts behind an answer; [] without a template, or for one that refuses this."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return []
+    messages = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": ANSWER}]
+    text = ""
+    with contextlib.suppress(TOPRError):
+        text = apply_chat_template(tokenizer, messages, options, fault="", add_generation_prompt=False)
+    _, _, text_behind = text.rpartition(ANSWER)
+    token_ids: list[int] = tokenizer(text_behind, add_special_tokens=False)["input_ids"]
+    return token_ids
+
+
+def warn_of_open_answers(prompter: Prompter, policy: Any) -> None:
+    """Warn where the token that ends an answer in the chat template ends no completion, as with some base models."""
+    if not prompter.chat:
+        return
+    token_ids = tokens_behind_answer(policy.tokenizer, prompter.chat_options)
+    special_ids = [token for token in token_ids if is_special(token, policy.tokenizer)]
+    if special_ids and not set(policy.eos_ids).intersection(token_ids):
+        token = special_ids[0]
+        text = policy.tokenizer.decode([token])
+        warn(
+            f"the model's chat template ends an answer with {text}, which ends no completion of this model; "
+            f"add its id, {token}, to eos_token_id in the model's generation_config.json"
+        )
+
+
+def is_special(token: int, tokenizer: Any) -> bool:
+    """True for a token that texts of completions leave out."""
+    added_token = tokenizer.added_tokens_decoder.get(token)
+    return added_token is not None and added_token.special
+
+
 def refuse_hidden_stops(stop: Sequence[str], policy: Any) -> None:
     """Raise TOPRError for a stop string with a special token, which texts of completions leave out.
 
@@ -206,11 +249,11 @@ def refuse_hidden_stops(stop: Sequence[str], policy: Any) -> None:
     """
     for text in stop:
         for token in policy.tokenizer(text, add_special_tokens=False)["input_ids"]:
-            added_token = policy.tokenizer.added_tokens_decoder.get(token)
-            if added_token is not None and added_token.special and token not in policy.eos_ids:
+            if is_special(token, policy.tokenizer) and token not in policy.eos_ids:
                 raise TOPRError(
-                    f"data.stop: {text!r} never ends a completion, whose text is without special tokens; add {token}, "
-                    f"the id of {added_token.content}, to eos_token_id in the model's generation_config.json"
+                    f"data.stop: {text!r} never ends a completion, whose text is without special tokens; add "
+                    f"{policy.tokenizer.decode([token])}, by its id {token}, to eos_token_id in the model's "
+                    "generation_config.json"
                 )
 
 

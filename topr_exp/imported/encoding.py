@@ -1,6 +1,5 @@
 """A log's prompts and completions as token ids of a model."""
 
-import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from topr_exp.data.prompts import (
     build_prompter,
     refuse_missing_fields,
     tokenize_prompts,
+    tokens_behind_answer,
 )
 from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.models.policy import Policy
-from topr_exp.models.tokenization import PROBE, encode_bare
 from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import Completions, ProblemIndex, StoredTables, TokenIds, index_in_group
 from topr_exp.sampling.generation import fingerprint
@@ -213,14 +212,8 @@ def end_token_of(columns: pa.Table, data: DataConfig, policy: Policy) -> int | N
     The tokenizer's end token may be another one: Gemma 3's is <eos>, where <end_of_turn> ends an answer; Phi-3's too.
     """
     tokenizer = policy.tokenizer
-    is_chat = data.chat or "messages" in columns.column_names
-    if is_chat and getattr(tokenizer, "chat_template", None) is not None:
-        messages = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
-        text = ""
-        with contextlib.suppress(TOPRError):  # of a template that takes other conversations alone
-            text = apply_chat_template(tokenizer, messages, data.chat_options or {}, fault="")
-        _, _, text_behind = text.rpartition(PROBE)
-        for token in encode_bare(tokenizer, text_behind):
+    if data.chat or "messages" in columns.column_names:
+        for token in tokens_behind_answer(tokenizer, data.chat_options or {}):
             if token in policy.eos_ids:
                 return token
     return tokenizer.eos_token_id
