@@ -248,8 +248,11 @@ class Reference:
         facts = {}
         for name, values in columns.items():
             facts[name] = float(np.mean(values)) if values else math.nan
-        if self.selection["pass_rate"] is not None:
-            facts |= {"problems_drawn": len(new.lines), "problems_kept": len(new.solved)}
+        is_selected = self.selection["pass_rate"] is not None
+        if is_selected or self.schedule["replay"]:
+            facts["problems_drawn"] = len(new.lines) or math.nan
+        if is_selected:
+            facts["problems_kept"] = len(new.solved)
         return facts
 
     def is_kept(self, group):

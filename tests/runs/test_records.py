@@ -151,16 +151,20 @@ def test_rounds_are_summarized_by_their_samples(share, tmp_path):
     }
 
 
-def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(tmp_path):
-    names = ["problems_drawn", "sampled_length", "sampled_truncated", "sampler_kl_token", "sampler_kl_answer"]
+@pytest.mark.parametrize("first", [3, 1])
+def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(first, tmp_path):
+    """Of `first` problems, then of one, which is named where they differ; then 6 and 2 are trained on."""
+    names = ["problems_drawn", "age", "sampled_length", "sampled_truncated", "sampler_kl_token", "sampler_kl_answer"]
     records = []
-    for number, values in enumerate([(3, 20, 0.5, 0.1, 2), (1, 40, 0.1, 0.2, 8)]):
-        figures = dict(zip(names, values, strict=True))
-        records.append({"round": number, "samples": 4 * number + 4, "positive_share": 1.0, **figures})
+    for number, values in enumerate([(first, 0, 20, 0.5, 0.1, 2), (1, 1, 40, 0.1, 0.2, 8)]):
+        figures = dict(zip(names[first == 1 :], values[first == 1 :], strict=True))
+        records.append({"round": number, "samples": 2 * number + 6, "positive_share": 1.0, **figures})
 
     save_rounds(tmp_path, records, n_train=8, tokens_sampled=400, baseline=0.0, mismatch="int4")
 
     summary = read_json(tmp_path / "training_set.json")
-    assert summary["truncated_share"] == pytest.approx((3 * 0.5 + 0.1) / 4)
-    kl = {"kl_token": (60 * 0.1 + 40 * 0.2) / 100, "kl_answer": (3 * 2 + 8) / 4}
+    assert summary["truncated_share"] == pytest.approx((first * 0.5 + 0.1) / (first + 1))
+    kl_token = (first * 20 * 0.1 + 40 * 0.2) / (first * 20 + 40)
+    kl = {"kl_token": kl_token, "kl_answer": (first * 2 + 8) / (first + 1)}
     assert summary["sampler_mismatch"] == pytest.approx({"put_in": "int4", **kl})
+    assert summary["asynchrony"] == {"age": 0.25}

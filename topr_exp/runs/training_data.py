@@ -147,13 +147,17 @@ def save_rounds(
 
 
 def mean_over_samples(records: list[Record]) -> dict[str, Any]:
-    """Average figures over all samples; `samples` counts those of an update and all before it."""
-    update_sizes = np.diff([0, *map(samples_of, records)])
+    """Average figures over all samples."""
     means = {}
     for name in MEANS:
         if name in records[0]:
-            means[name] = mean_of(records, name, update_sizes)
+            means[name] = mean_of(records, name, update_sizes(records))
     return means
+
+
+def update_sizes(records: list[Record]) -> NDArray[np.integer]:
+    """Return the samples of each update; `samples` counts those of all before it, too."""
+    return np.diff([0, *map(samples_of, records)])
 
 
 def sum_over_rounds(records: list[Record]) -> dict[str, int]:
@@ -173,7 +177,7 @@ def values_by_round(records: list[Record], name: str) -> dict[int, Any]:
 def summarize_asynchrony(records: list[Record]) -> dict[str, float]:
     """Return the mean age of completions, the idle times, and the final values of running figures."""
     last_record = records[-1]
-    figures: dict[str, float] = {"age": mean_of(records, "age")}
+    figures: dict[str, float] = {"age": mean_of(records, "age", update_sizes(records))}
     for name in IDLE_TIMES:
         if name in last_record:
             figures[name] = sum(record[name] for record in records)
@@ -186,15 +190,16 @@ def summarize_asynchrony(records: list[Record]) -> dict[str, float]:
 def mean_over_draws(records: list[Record], name: str, *, by_token: bool = False) -> float:
     """Average a figure over the completions that were drawn before each update, or over their tokens.
 
-    Before the first update of a lagged run, many times as many are drawn as before a later one.
+    Before the first update of a lagged run, many times as many are drawn as before a later one. Without
+    `problems_drawn` each round draws as many.
     """
-    weights = None
+    weights = np.ones(len(records))
     if all("problems_drawn" in record for record in records):
         weights = np.array([record["problems_drawn"] for record in records])
-        if by_token:
-            weights = weights * [record["sampled_length"] for record in records]
+    if by_token:
+        weights = weights * [record["sampled_length"] for record in records]
     return mean_of(records, name, weights)
 
 
-def mean_of(records: list[Record], name: str, weights: NDArray[np.number] | None = None) -> float:
+def mean_of(records: list[Record], name: str, weights: NDArray[np.number]) -> float:
     return float(np.average([record[name] for record in records], weights=weights))

@@ -276,9 +276,10 @@ class Rounds:
             summary["grader_timeouts"] = timeouts
         if completions.reward is not None:
             summary["sampled_reward"] = float(completions.reward.mean())
-        if self.selection.pass_rate is not None or self.schedule.asynchronous:  # else each round draws as many
+        is_selected = self.selection.pass_rate is not None
+        if is_selected or self.schedule.asynchronous or self.schedule.replay > 0:  # else each round draws as many
             summary["problems_drawn"] = self.problems_drawn()
-        if self.selection.pass_rate is not None:
+        if is_selected:
             summary["problems_kept"] = self.problems_kept
         return summary
 
