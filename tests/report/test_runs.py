@@ -47,6 +47,9 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
     assert (run.status, len(run.updates)) == ("running", 20)
     assert (run.summary_number("base", "pass@1"), run.summary_number("final", "pass@1")) == (0.2, None)
     assert run.notes == ["no positives", "failed: TOPRError: no space left", "not finished (20 updates logged)"]
+    (folder / "summary.json").unlink()
+    append_text(folder / "eval.jsonl", '{"iteration": 1, "pass@1": 0.4}')
+    assert read_run(folder).figure("final", "pass@1") is None
 
 
 @pytest.mark.parametrize("done", [False, True])

@@ -87,7 +87,7 @@ class Run:
         self._read_logs()
         if not self.summary and self.evaluations:
             self.summary["base"] = self.evaluations[0]
-            if len(self.evaluations) > 1:
+            if self.is_done and len(self.evaluations) > 1:
                 self.summary["final"] = self.evaluations[-1]
         expected_parts = ("base", "final") if self.is_done else ("base",)
         if self.summary and any(self.summary_number(part, "pass@1") is None for part in expected_parts):
