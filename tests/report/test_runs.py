@@ -49,7 +49,7 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
     assert run.notes == ["no positives", "failed: TOPRError: no space left", "not finished (20 updates logged)"]
     (folder / "summary.json").unlink()
     append_text(folder / "eval.jsonl", '{"iteration": 1, "pass@1": 0.4}')
-    assert read_run(folder).figure("final", "pass@1") is None
+    assert read_run(folder).summary_number("final", "pass@1") is None
 
 
 @pytest.mark.parametrize("done", [False, True])
