@@ -8,12 +8,13 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tests.conftest import config_of, read_json
+from tests.conftest import config_of, read_json, refused
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_prompt
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
+from topr_exp.models.tokenization import refuse_other_tokens
 from topr_exp.runs.first_prompt import format_prompt, preview_prompt
 
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
@@ -113,7 +114,7 @@ def test_messages_begin_as_the_chat_template_says(folder):
     text = Prompter("{question}", chat=True).render("2 + 2?", policy.tokenizer)
 
     assert policy.encode(text, chat=True).tolist() == ids
-    assert encode_prompt(("messages", json.dumps(MESSAGES)), policy).tolist() == ids
+    assert encode_prompt(("messages", json.dumps(MESSAGES)), policy, {}).tolist() == ids
 
 
 def test_a_dry_run_shows_these_tokens(folder):
@@ -129,3 +130,16 @@ def test_a_dry_run_shows_these_tokens(folder):
     text = prompter.render(problem.question, policy.tokenizer)
     ids = policy.encode(text, chat=data.chat).tolist()
     assert preview == format_prompt(ids, policy.tokenizer, stop=prompter.stop, split="training")
+
+
+def test_a_model_with_other_token_ids_scores_nothing(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED / "tiny_long")
+    refuse_other_tokens(tokenizer, SHIPPED / "tiny_long", trust_remote_code=False)
+
+    with refused(
+        "of the 310 tokens of the model in training its tokenizer has 260 under the same ids, too few to score"
+    ):
+        refuse_other_tokens(tokenizer, SHIPPED / "tiny", trust_remote_code=False)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with refused("its tokenizer can't be loaded"):
+        refuse_other_tokens(tokenizer, tmp_path, trust_remote_code=False)

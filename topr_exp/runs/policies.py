@@ -10,6 +10,7 @@ from topr_exp.config.settings import Config
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.model_folder import fetch_model_folder, find_folder, refuse_quantized
 from topr_exp.models.policy import Policy, load_policy
+from topr_exp.models.tokenization import refuse_other_tokens
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
 from topr_exp.sampling.completions import Completions
@@ -28,7 +29,11 @@ class Policies:
         refuse_quantized(fetch_model_folder(config.model.path, config.model.revision))
         self.trained = self.load(config.model)
         for model in self.other_models():
-            fetch_model_folder(model.path, model.revision)  # one that the hub lacks is told before anything is sampled
+            # Before anything is sampled: the hub may lack it.
+            folder_of_other = fetch_model_folder(model.path, model.revision)
+            refuse_other_tokens(
+                self.trained.tokenizer, folder_of_other, trust_remote_code=config.model.trust_remote_code
+            )
 
     def other_models(self) -> Iterator[ModelConfig]:
         """Yield the models that are loaded after sampling, to score completions."""
