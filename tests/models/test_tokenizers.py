@@ -137,7 +137,7 @@ def test_a_model_with_other_token_ids_scores_nothing(tmp_path):
     refuse_other_tokens(tokenizer, SHIPPED / "tiny_long", trust_remote_code=False)
 
     with refused(
-        "of the 310 tokens of the model in training its tokenizer has 260 under the same ids, too few to score"
+        "its tokenizer has 260 of the 310 tokens of the model in training under the same ids, too few to score"
     ):
         refuse_other_tokens(tokenizer, SHIPPED / "tiny", trust_remote_code=False)
     (tmp_path / "tokenizer.json").write_text("{}")
