@@ -110,7 +110,6 @@ NAMED_SETTINGS = (  # of docs/losses.md, those of the loss alone
     "grpo algo.advantage=group",
     "grpo algo.eps_high=0.28 optim.reduction=tokens",
     "grpo algo.off_policy_mask=0.5",
-    "gspo algo.off_policy_mask=0.5",
     "vespo algo.advantage=group_std",
     "decoupled_ppo algo.correction=2",
     "ipo algo.mask=[{statistic:ratio,low:0.2,high:5}]",

@@ -89,7 +89,6 @@ OPTIONS = {
     ],
     "ppo": [{"ratio": "token", "eps_low": 0.1, "eps_high": 0.3}],
     "grpo": [{"off_policy_mask": 0.5, "length_normalize": True}, {"advantage": "group"}],
-    "gspo": [{"off_policy_mask": 0.5}],
     "gmpo": [{"eps_low": 0.1, "eps_high": 1.5}],
     "luspo": [{"a_neg": 0.7, "b_pos": 1.5}],
     "m2po": [{"tau": tau} for tau in (1e-9, 0.5, 2.0, 1e9)],

@@ -18,7 +18,7 @@ PAPERS = {
     "asymre": {"delta_v": -0.1},
     "cispo": {"cap": 5.0},
     "m2po": {"tau": 0.04},
-    "gspo": {"eps_low": 3e-4, "eps_high": 4e-4, "off_policy_mask": None},
+    "gspo": {"eps_low": 3e-4, "eps_high": 4e-4},
     "vespo": {"c1_pos": 2.0, "c2_pos": 3.0, "c1_neg": 3.0, "c2_neg": 2.0},
     "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
     "oapl": {"beta": 1e-3},

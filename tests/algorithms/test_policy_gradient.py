@@ -38,7 +38,7 @@ DEEPSEEK = [mask_of("ratio", "mean", math.exp(-0.5), None, "signed")]
         ("ppo", {"ratio": "token"}, {**PPO, "ratio": "token", "length_normalize": True}),
         ("grpo", {}, GRPO),
         ("grpo", {"off_policy_mask": 0.5}, {**GRPO, "mask": DEEPSEEK}),
-        ("gspo", {"off_policy_mask": 0.5}, {**GSPO, "mask": DEEPSEEK}),
+        ("gspo", {}, {**GSPO, "mask": DEEPSEEK}),  # whose clip drops what that mask would
         ("cispo", {"cap": 1.2}, {**GRPO, "rule": "clip", "a_neg": 0.0, "b_neg": 1.2}),
     ],
     ids=str,

@@ -242,7 +242,7 @@ def gspo(answer):
     for limit in (1 - algo["eps_low"], 1 + algo["eps_high"]):
         if abs(mean.item() - math.log(limit)) < 1e-6:
             clipped = math.nan
-    return masked(answer, -value, {"advantage": a, "clipped": clipped})
+    return -value, {"advantage": a, "clipped": clipped}
 
 
 def masked(answer, loss, metrics):

@@ -84,26 +84,12 @@ class PPO(Clipped):
 
 
 class GroupClipped(GroupLoss, Clipped):
-    """PPO's clipping with an advantage relative to the group.
-
-    A response with A < 0 whose mean −δ_t is above `off_policy_mask` is left out (arXiv 2512.02556); null: none.
-    """
-
-    off_policy_mask: float | None  # no field here: each subclass has it at its own place among its keys
-
-    @property
-    def drops_tokens(self) -> bool:
-        return self.off_policy_mask is not None
+    """PPO's clipping with an advantage relative to the group."""
 
     def clipped_loss(self, delta: Tensor, advantage: Tensor, batch: Batch) -> LossOutput:
         """The loss whose objective is that of `clip`."""
         objective, clipped_share = self.clip(delta, advantage, batch)
         metrics = {"advantage": advantage, "clipped": clipped_share}
-        if self.off_policy_mask is not None:
-            drift = -log_ratio(batch).detach() / lengths(batch)  # the mean −δ_t
-            is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
-            objective = objective.masked_fill(is_dropped, 0.0)
-            metrics["masked"] = is_dropped.to(objective.dtype)
         return self.output(-objective, batch, metrics)
 
 
@@ -131,9 +117,19 @@ class GRPO(GroupClipped):
         """Earlier releases' keys, for `schema.identity`."""
         return {"normalize_std": self.advantage == "group_std"}
 
+    @property
+    def drops_tokens(self) -> bool:
+        return self.off_policy_mask is not None
+
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
-        return self.clipped_loss(token_log_ratio(batch), advantage, batch)
+        output = self.clipped_loss(token_log_ratio(batch), advantage, batch)
+        if self.off_policy_mask is None:
+            return output
+        drift = -log_ratio(batch).detach() / lengths(batch)  # the mean −δ_t
+        is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
+        loss = output.loss.masked_fill(is_dropped, 0.0)
+        return LossOutput(loss, {**output.metrics, "masked": is_dropped.to(loss.dtype)})
 
 
 @dataclass(frozen=True)
@@ -142,12 +138,10 @@ class GSPO(GroupClipped):
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
 
-    Zheng et al. (arXiv 2507.18071). `off_policy_mask` as in GRPO.
+    Zheng et al. (arXiv 2507.18071).
 
-    Metrics: advantage, clipped; with a mask also masked. Gradient: −s A ∇logπ / T, zero where clipped.
+    Metrics: advantage, clipped. Gradient: −s A ∇logπ / T, zero where clipped.
     """
-
-    off_policy_mask: PositiveOrNull = None  # 0.5 (DeepSeek-V3.2) drops wrong answers that have become unlikely
 
     papers: ClassVar = {"gspo": Paper("GSPO", "2507.18071")}
 
