@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -183,22 +184,27 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
     for level in ("p̃=0.1", "p̃=0.5"):
         groups |= {f"tis, {level}": ("tis", level), f"topr, {level}": ("topr", level)}
 
-    against_topr = choose_references(groups, "topr")
-    against_level = choose_references(groups, "p̃=0.1")
-    against_group = choose_references(groups, "tis, p̃=0.5")
+    missing = defaultdict(set)
+    against_topr = choose_references(groups, "topr", missing)
+    against_level = choose_references(groups, "p̃=0.1", missing)
+    against_group = choose_references(groups, "tis, p̃=0.5", missing)
 
     own_level = {group: group.replace("tis", "topr") for group in groups}
     assert against_topr == own_level | {"sft, p̃=not set": None}
     assert set(against_level.values()) == {"tis, p̃=0.1", "topr, p̃=0.1", None}
     assert set(against_group.values()) == {"tis, p̃=0.5"}
-    assert set(choose_references(groups, None).values()) == {"sft, p̃=not set"}
-    own_loss = {label: (*values, None) for label, values in groups.items() if "sft" not in label}
-    own_loss |= {f"mine, {level}, cap=2": ("mine", level, "cap=2") for level in ("p̃=0.1", "p̃=0.5", "p̃=0.9")}
-    own_references = choose_references(own_loss, "topr")
-    assert [own_references[label] for label in [*own_loss][-3:]] == ["topr, p̃=0.1", "topr, p̃=0.5", None]
+    assert set(choose_references(groups, None, missing).values()) == {"sft, p̃=not set"}
+    own_loss = {label: (*values, "cap=not set") for label, values in groups.items() if "sft" not in label}
+    missing |= {label: {2} for label in own_loss}
+    for cap in ("cap=2", "cap=not set"):
+        own_loss |= {f"mine, {level}, {cap}": ("mine", level, cap) for level in ("p̃=0.1", "p̃=0.5", "p̃=0.9")}
+    own_references = choose_references(own_loss, "topr", missing)
+    assert [own_references[label] for label in [*own_loss][-6:]] == ["topr, p̃=0.1", "topr, p̃=0.5", None] * 2
     assert own_references["tis, p̃=0.5"] == "topr, p̃=0.5"
+    assert choose_references(own_loss, "mine", missing)["topr, p̃=0.5"] == "mine, p̃=0.5, cap=not set"
+    assert choose_references(own_loss, "cap=2", missing)["topr, p̃=0.5"] is None
     with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; "):
-        choose_references(groups, "ppo")
+        choose_references(groups, "ppo", missing)
 
 
 def test_mistakes_are_one_line(tmp_path):

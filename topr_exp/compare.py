@@ -103,9 +103,11 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     for repeat, counted_run in run_groups.repeats.items():
         warn(f"{repeat} has the settings and seeds of {counted_run}: counted once")
     values_by_label = {}
+    missing_by_label = {}
     for label, members in run_groups.groups.items():
-        values_by_label[label] = setting_texts(run_groups.keys, members[0])
-    reference_by_label = choose_references(values_by_label, against)
+        values_by_label[label] = tuple(setting_text(key, members[0]) for key in run_groups.keys)
+        missing_by_label[label] = missing_settings(run_groups.keys, members)
+    reference_by_label = choose_references(values_by_label, against, missing_by_label)
     remarks = []
     if name != "invalid" and len(run_groups.groups) > 1:
         remarks.append(standing(run_groups.groups, name))
@@ -126,23 +128,23 @@ def finished_runs(runs: Sequence[Run]) -> list[Run]:
     return complete_runs
 
 
-def setting_texts(keys: Sequence[str], run: Run) -> tuple[str | None, ...]:
-    """The values of keys in a run; None for a key that it does not have, such as a setting of another loss."""
-    texts = []
-    for key in keys:
-        text = setting_text(key, run)
-        texts.append(text if key in run.settings else None)
-    return tuple(texts)
+def missing_settings(keys: Sequence[str], runs: Sequence[Run]) -> set[int]:
+    """The positions of those keys that are settings of other losses than that of the runs."""
+    positions = set()
+    for position, key in enumerate(keys):
+        if key.startswith("algo.") and not any(key in run.settings for run in runs):
+            positions.add(position)
+    return positions
 
 
 def choose_references(
-    values_by_label: Mapping[str, tuple[str | None, ...]], against: str | None
+    values_by_label: Mapping[str, tuple[str, ...]], against: str | None, missing_by_label: Mapping[str, set[int]]
 ) -> dict[str, str | None]:
     """Map each group to its reference: one group for all, or the group that has the value `against` and is equal else.
 
-    values_by_label: the values that tell a group from the others, in the order of their keys. In settings that a
-    reference does not have, groups may differ from it. None: no such group, or several. ConfigError where `against` is
-    neither a group nor a value.
+    values_by_label: the values that tell a group from the others, in the order of their keys. missing_by_label: the
+    positions of settings that a group's loss does not have, in which others may differ from it where none is equal.
+    None: no such group, or several. ConfigError where `against` is neither a group nor a value.
     """
     if against is None or against in values_by_label:
         reference = against or next(iter(values_by_label))
@@ -152,26 +154,30 @@ def choose_references(
         positions |= {position for position, value in enumerate(values) if value == against}
     if len(positions) != 1:
         all_values = chain.from_iterable(values_by_label.values())
-        allowed = dict.fromkeys(filter(None, [*values_by_label, *all_values]))
+        allowed = dict.fromkeys([*values_by_label, *all_values])
         raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(allowed)}")
     (position,) = positions
     label_by_values = {values: label for label, values in values_by_label.items()}
+    candidates = {label: values for label, values in values_by_label.items() if values[position] == against}
     reference_by_label = {}
     for label, values in values_by_label.items():
         reference_values = (*values[:position], against, *values[position + 1 :])
         equal_label = label_by_values.get(reference_values)
-        reference_by_label[label] = equal_label or find_reference(values_by_label, reference_values)
+        reference_by_label[label] = equal_label or find_reference(candidates, reference_values, missing_by_label)
     return reference_by_label
 
 
 def find_reference(
-    values_by_label: Mapping[str, tuple[str | None, ...]], reference_values: tuple[str | None, ...]
+    candidates: Mapping[str, tuple[str, ...]],
+    reference_values: tuple[str, ...],
+    missing_by_label: Mapping[str, set[int]],
 ) -> str | None:
-    """Find the only group that has these values in all settings that it has; None where there is none, or several."""
+    """Find the only group that has these values, its missing settings apart; None where there is none, or several."""
     matches = []
-    for label, values in values_by_label.items():
-        pairs = zip(values, reference_values, strict=True)
-        if all(value in (None, reference_value) for value, reference_value in pairs):
+    for label, values in candidates.items():
+        pairs = enumerate(zip(values, reference_values, strict=True))
+        differing = {position for position, (value, reference_value) in pairs if value != reference_value}
+        if differing <= missing_by_label[label]:
             matches.append(label)
     if len(matches) == 1:
         return matches[0]
