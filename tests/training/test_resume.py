@@ -1,6 +1,7 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
 import json
+import re
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -18,7 +19,7 @@ from topr_exp.pipeline import run
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
-from topr_exp.training.rounds import RoundGroups, Rounds
+from topr_exp.training.rounds import Rounds
 
 ROUNDS = "schedule=on_policy schedule.prompts=4"
 CURVE = "optim.lr=1e-3 optim.warmup_steps=3 optim.schedule=cosine"
@@ -250,14 +251,25 @@ def test_a_round_that_keeps_nothing(tmp_path):
         run(small_config(tmp_path, *GROUPS[:-2], "compose.pass_rate=[0.9,0.95]", "data.n=16", "optim.batch_size=64"))
 
 
-def test_training_ends_at_a_later_round_that_keeps_nothing(tmp_path, monkeypatch):
-    config = small_config(tmp_path, *GROUPS)
-    draw_groups = Rounds.draw_groups
-    empty = RoundGroups([], is_stale=False)
-    monkeypatch.setattr(Rounds, "draw_groups", lambda rounds, k: draw_groups(rounds, k) if k == 0 else empty)
+BY_LENGTH = "schedule=async schedule.lag=null schedule.concurrency=6 schedule.tokens_per_update=9"
+
+
+@pytest.mark.parametrize(
+    "schedule, updates, reason",
+    [
+        ("", 1, "16 problems that round 1 drew"),
+        ("schedule=async schedule.lag=1", 2, "what was drawn for round 2"),
+        (BY_LENGTH, 1, "none"),
+    ],
+)
+def test_training_ends_at_a_later_round_that_keeps_nothing(tmp_path, monkeypatch, schedule, updates, reason):
+    config = small_config(tmp_path, *GROUPS, *schedule.split())
+    split_groups = Rounds.split_groups
+    keep = lambda rounds, table: split_groups(rounds, table) if rounds.trainer.step == 0 else []
+    monkeypatch.setattr(Rounds, "solved_often_enough", keep)
 
     summary = run(config)
 
-    assert summary["note"].startswith("1 of 4 updates; compose.pass_rate=")
-    assert len(records(config.folder)) == 1
+    assert re.match(rf"{updates} of 4 updates; compose.pass_rate=None: .*{reason}", summary["note"])
+    assert len(records(config.folder)) == updates
     assert run(config) == summary

@@ -16,7 +16,7 @@ import pyarrow as pa
 from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest_length, tables_of
 from topr_exp.training.dropped_shares import DroppedShares
-from topr_exp.training.rounds import RoundGroups
+from topr_exp.training.rounds import NothingKeptError, RoundGroups
 from topr_exp.types import TOPRError
 
 IN_FLIGHT = 1  # in the seeds of continued completions
@@ -167,7 +167,7 @@ class ClockedRounds(AsyncRounds):
             self.begun += 1
             if groups:
                 return groups[0]
-        raise TOPRError(
+        raise NothingKeptError(
             f"compose.pass_rate={self.selection.pass_rate}: none of {self.problem_count} problems is solved so often"
         )
 

@@ -49,6 +49,10 @@ class RoundGroups:
     metrics: dict[str, float] = field(default_factory=dict)  # for the records of the round
 
 
+class NothingKeptError(TOPRError):
+    """`compose.pass_rate` keeps nothing of what a round drew."""
+
+
 class Rounds:
     """The global batches of an iteration in rounds.
 
@@ -108,13 +112,13 @@ class Rounds:
         round_number, position = divmod(step, self.updates)
         mu_is_policy = False
         if position == 0:
-            with self.collector.counting_in(progress):
-                round_groups = self.draw_groups(round_number)
-            if not round_groups.groups:
-                reason = self.describe_empty_round(round_number)
+            try:
+                with self.collector.counting_in(progress):
+                    round_groups = self.draw_round(round_number)
+            except NothingKeptError as error:
                 if round_number == 0:
-                    raise TOPRError(reason)
-                self.early_end = f"{step} of {self.update_count} updates; {reason}"
+                    raise TOPRError(str(error)) from None
+                self.early_end = f"{step} of {self.update_count} updates; {error}"
                 warn(f"training ends after {self.early_end}")
                 return None
             self.start_round(round_groups, round_number)
@@ -131,6 +135,13 @@ class Rounds:
         return GlobalBatch(training_set, examples, mu_is_policy, {"round": round_number, **self.summary})
 
     # ---- a round's completions
+
+    def draw_round(self, round_number: int) -> RoundGroups:
+        """Draw a round's groups; NothingKeptError where there are none."""
+        round_groups = self.draw_groups(round_number)
+        if not round_groups.groups:
+            raise NothingKeptError(self.describe_empty_round(round_number))
+        return round_groups
 
     def draw_groups(self, round_number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
@@ -154,10 +165,9 @@ class Rounds:
 
     def describe_empty_round(self, round_number: int) -> str:
         """Say that `compose.pass_rate` keeps no problem of a round."""
-        source = f"what was drawn for round {round_number}"
-        problems_drawn = self.problems_drawn()
-        if problems_drawn:
-            source = f"{problems_drawn} problems that round {round_number} drew"
+        source = f"{self.problems_drawn()} problems that round {round_number} drew"
+        if self.schedule.asynchronous:  # what was drawn now is for later rounds, too
+            source = f"what was drawn for round {round_number}"
         return f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
 
     def compose_round(self, round_number: int) -> TrainingSet:
