@@ -53,8 +53,9 @@ CONDITIONS = (
     Condition("64 updates", (ON_POLICY,), updates=64),
     Condition("lag 4", (ASYNC, "schedule.lag=4"), updates=1),
     Condition("lag 16", (ASYNC, "schedule.lag=16"), updates=1),
-    Condition("int4", (ON_POLICY, "sampler.mismatch.weights=int4"), updates=1),
-    Condition("noise 0.3", (ON_POLICY, "sampler.mismatch.logits_noise=0.3"), updates=1),
+    # By the sampler's own log μ: scored by the policy it is log π, and every ratio is 1.
+    Condition("int4", (ON_POLICY, "mu=sampler", "sampler.mismatch.weights=int4"), updates=1),
+    Condition("noise 0.3", (ON_POLICY, "mu=sampler", "sampler.mismatch.logits_noise=0.3"), updates=1),
     # With a baseline of 0 the share of positives is the effective proportion; losses without a baseline have it, too.
     Condition("positives 0.05", (*SHARE, "compose.positive_share=0.05")),
     Condition("positives 0.2", (*SHARE, "compose.positive_share=0.2")),

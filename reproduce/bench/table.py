@@ -20,6 +20,7 @@ same on every problem and seed. †: a seed that ended below half of the base's 
 finite. –: why is said below.
 
 Each cell has its own learning rate, chosen by seeds 100 and 101 on validation problems; seeds 0, 1 and 2 are shown.
+With int4 and noise the ratio is to the sampler's own probability (`mu=sampler`), else training scores μ.
 `python -m reproduce bench algo=NAME` gives a loss its row, [your own](../losses.md#your-own-loss) too.
 
 ![Differences to TOPR by loss and condition](bench.png)
