@@ -1,6 +1,7 @@
 """Test questions among the prompts of a log: what a run learns from them, its evaluation takes for ability."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -32,13 +33,18 @@ def warn_of_test_questions(
 
 def count_asking(prompts: Iterable[str], problems: Sequence[Problem], data: DataConfig) -> int:
     """Count the prompts that hold all texts of some problem, in any template, up to case and white space."""
-    texts_by_word: dict[str, list[list[str]]] = {}  # of each problem, by its longest word
+    texts_and_words = []  # of each problem
+    frequencies = Counter[str]()  # of words, in problems
     for problem in problems:
         texts = list(map(normalized, shown_texts(problem, data)))
-        words = WORD.findall(" ".join(texts))
+        words = set(WORD.findall(" ".join(texts)))
+        texts_and_words.append((texts, words))
+        frequencies.update(words)
+    texts_by_word: dict[str, list[list[str]]] = {}  # of each problem, by its rarest word
+    for texts, words in texts_and_words:
         if words:
-            longest_word = max(words, key=len)
-            texts_by_word.setdefault(longest_word, []).append(texts)
+            rarest_word = min(words, key=frequencies.__getitem__)
+            texts_by_word.setdefault(rarest_word, []).append(texts)
     count = 0
     for prompt in map(normalized, prompts):
         shared_words = texts_by_word.keys() & WORD.findall(prompt)
