@@ -51,7 +51,7 @@ class _Worker:
             self.pid = self.receive() or 0
 
     def processor_seconds(self) -> float:
-        """The processor time that the process has used, in hundredths of a second; infinite for one that is gone."""
+        """The processor time that the process has used, in hundredths of a second; infinite where it can't be read."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -184,8 +184,11 @@ class WorkerPool:
         seconds = time.monotonic() - task.start
         if seconds < self._deadline:
             return self._deadline - seconds
-        processor_seconds = self._workers[slot].processor_seconds() - task.processor_seconds
-        return min(self._deadline - processor_seconds, self._patience * self._deadline - seconds)
+        processor_seconds = self._workers[slot].processor_seconds()
+        if math.isinf(processor_seconds):
+            return 0.0
+        processor_seconds_left = self._deadline - (processor_seconds - task.processor_seconds)
+        return min(processor_seconds_left, self._patience * self._deadline - seconds)
 
     def _assign(self, slot: int, task: Arguments) -> None:
         """Send a task to an idle worker."""
