@@ -216,6 +216,7 @@ def test_a_stop_string_that_no_text_can_hold_is_one_line():
     tokenize = partial(tokenize_prompts, [Problem("q", "Why?", "0")], policy=policy, max_new_tokens=4)
 
     assert tokenize(Prompter("{question}", stop=("<eos>", "<b>"))).stop == ("<eos>", "<b>")
+    tokenize(build_prompter(settings("gsm8k", shots=1, template="<bos>{question}")))  # whose answers an end token ends
     with refused("data.stop: 'x<bos>' never ends a completion, whose text is without special tokens; add <bos>, by"):
         tokenize(Prompter("{question}", stop=("x<bos>",)))
 

@@ -354,7 +354,7 @@ ROWS = {
     "one without": [UNANSWERED | {"answer": 2, "context": None}],
 }
 CONTEXT = "data.template='{context} {question}'"
-NO_FIELD = "problem jsonl/test/000000 has no field context, which the template shows as {context}"
+NO_FIELD = "problem jsonl/test/000000 has no field context, which data.template shows as {context}"
 # Rows to train on | to test on | a setting | what is said
 UNFIT = f"""
 nine | - | - | no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems

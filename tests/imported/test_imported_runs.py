@@ -74,7 +74,7 @@ def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question(encode):
     matches = match_problems(pa.Table.from_pylist([row]), problems, "log", is_graded=True)
 
     assert matches.problems == [Problem("a", "q?", "2", fields={"hint": "h"})]
-    with refused("problem imported/000000 has no field hint, which the template shows as {hint}"):
+    with refused("problem imported/000000 has no field hint, which data.template shows as {hint}"):
         encode([QUESTION], problems=problems, template="{hint} {question}")
 
 

@@ -113,13 +113,21 @@ def build_prompter(config: DataConfig) -> Prompter:
     if config.stop is not None:
         stop = config.stop
     elif config.shots and not config.chat:
-        next_question = template.split("{question}")[0].strip()
-        stop = [f"\n{next_question}"] if next_question else []
+        stop = before_next_question(template)
     return Prompter(template, shots, config.chat, tuple(stop), config.chat_options or {})
 
 
-def refuse_missing_fields(template: str, problems: Sequence[Problem]) -> None:
-    """Raise TOPRError where a problem lacks a field that a template shows of others: its placeholder would stay."""
+def before_next_question(template: str) -> tuple[str, ...]:
+    """The stop string behind which a model would ask itself the next question; none for a template that begins so."""
+    text = template.split("{question}")[0].strip()
+    return (f"\n{text}",) if text else ()
+
+
+def refuse_missing_fields(template: str, problems: Sequence[Problem], key: str = "data.template") -> None:
+    """Raise TOPRError where a problem lacks a field that a template shows of others: its placeholder would stay.
+
+    key: the template's setting.
+    """
     names = set[str]()
     for problem in problems:
         names.update(problem.fields)
@@ -128,7 +136,7 @@ def refuse_missing_fields(template: str, problems: Sequence[Problem]) -> None:
         for problem in problems:
             if name not in problem.fields:
                 owner = f"problem {problem.id}" if problem.id else f"the worked example {problem.question!r:.40}"
-                raise TOPRError(f"{owner} has no field {name}, which the template shows as {{{name}}}")
+                raise TOPRError(f"{owner} has no field {name}, which {key} shows as {{{name}}}")
 
 
 def default_template(config: DataConfig) -> str:
@@ -179,7 +187,7 @@ def read_shots(path: Path) -> tuple[Problem, ...]:
         solution = row.pop("solution", None)
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
-        fields = {name: as_text(value) for name, value in row.items()}
+        fields = {name: as_text(value) for name, value in row.items() if value is not None}
         shots.append(Problem("", question, solution, fields=fields))
     if not shots:
         raise TOPRError(f"{path} holds no examples")
@@ -238,8 +246,8 @@ def warn_of_open_answers(prompter: Prompter, policy: Any) -> None:
 
 def is_special(token: int, tokenizer: Any) -> bool:
     """True for a token that texts of completions leave out."""
-    added_token = tokenizer.added_tokens_decoder.get(token)
-    return added_token is not None and added_token.special
+    shown_text: str = tokenizer.decode([token])
+    return shown_text != tokenizer.decode([token], skip_special_tokens=True)
 
 
 def refuse_hidden_stops(stop: Sequence[str], policy: Any) -> None:
@@ -270,7 +278,8 @@ def tokenize_prompts(
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
-    refuse_hidden_stops(prompter.stop, policy)
+    if prompter.stop != before_next_question(prompter.template):  # which a chat's markup, written out, may not need
+        refuse_hidden_stops(prompter.stop, policy)
     longest_prompt = policy.context - max_new_tokens
     if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
         warn(

@@ -163,7 +163,7 @@ def check_problems(config: Config) -> None:
         if not sets.train:
             origin = sets.train_report.origin
             raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
-        refuse_missing_fields(config.task.template or "", [*sets.train, *sets.test])
+        refuse_missing_fields(config.task.template or "", [*sets.train, *sets.test], "task.template")
     question_count = None
     if problem_count is not None:
         question_count = problem_count * config.task.questions_per_problem
