@@ -263,8 +263,8 @@ def tokenize_completions(
                 has_ended = limit is None or len(ids) < limit
             else:
                 has_ended = finish == "stop"
-            lacks_end = end_token is not None and ids[-1:] != [end_token]
-            if has_ended and lacks_end:
+            has_end_token = bool(ids) and ids[-1] in policy.eos_ids
+            if has_ended and not has_end_token and end_token is not None:
                 ids.append(end_token)
         chunks.append(pa.array(encoded_texts, ids_type))
     return pa.chunked_array(chunks, ids_type)

@@ -75,9 +75,9 @@ def normalize_row(values: Row) -> Row:
     completion = row.get("completion")
     if isinstance(prompt, str):
         row["prompt"] = parse_messages(prompt)
-        logs_messages = prompt == "" or row["prompt"] is not prompt
-        if logs_messages and isinstance(completion, str):  # beside any other prompt it is what the model wrote
-            row["completion"] = parse_messages(completion)
+    follows_json = row.get("prompt") is not prompt
+    if isinstance(completion, str) and (follows_json or not prompt):  # beside any other prompt the model wrote it so
+        row["completion"] = parse_messages(completion)
     for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
         value = row.get(text_role)
         if isinstance(value, dict):
