@@ -226,7 +226,7 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.data.prompts import warn_of_open_answers
+    from topr_exp.data.prompts import warn_of_hidden_stops, warn_of_open_answers
     from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
@@ -258,6 +258,7 @@ def evaluate_model(config: Config) -> None:
                 refuse_other_logits(policy.model)
             test = task.tokenize(task.sets.test, policy)
             warn_of_open_answers(task.prompter, policy)
+            warn_of_hidden_stops(task.prompter, policy)
             say(header(config, policy, len(test.problems)))
             answers = task.evaluate(sampler, policy, test, store)
         figures = {**task.figures(answers, store, folder, 0), "too_long": test.too_long}

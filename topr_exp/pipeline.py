@@ -18,7 +18,7 @@ from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ScheduleConfig, unit_of
 from topr_exp.config.settings import Config
-from topr_exp.data.prompts import TokenizedProblems, warn_of_open_answers
+from topr_exp.data.prompts import TokenizedProblems, warn_of_hidden_stops, warn_of_open_answers
 from topr_exp.evaluation.journal import EvaluatingJournal
 from topr_exp.evaluation.showcase import show_completions
 from topr_exp.evaluation.summary import summarise_evaluation
@@ -169,6 +169,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
         train = task.tokenize(task.sets.train, policy)
         test = task.tokenize(task.sets.test, policy)
         warn_of_open_answers(task.prompter, policy)
+        warn_of_hidden_stops(task.prompter, policy)
         questions = train if config.needs_sampling else test
         write_prompt(folder.path, config, questions=questions, tokenizer=policy.tokenizer)
     imported = None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,14 @@ from tests.conftest import config_of, each_row, refused, values_of, write_lines
 from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.problems import ProblemSets
-from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts, warn_of_open_answers
+from topr_exp.data.prompts import (
+    Prompter,
+    build_prompter,
+    shipped_shots,
+    tokenize_prompts,
+    warn_of_hidden_stops,
+    warn_of_open_answers,
+)
 from topr_exp.grading import extract
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.prompt_checks import check_prompts
@@ -211,14 +217,16 @@ def test_worked_examples_that_mislead_or_that_nothing_ends_are_a_warning(
     assert stderr.count("warning") == bool(warning)
 
 
-def test_a_stop_string_that_no_text_can_hold_is_one_line():
+def test_a_stop_string_that_no_text_can_hold_is_a_warning(capsys):
     policy = load_policy(config_of().model, "cpu")
-    tokenize = partial(tokenize_prompts, [Problem("q", "Why?", "0")], policy=policy, max_new_tokens=4)
+    in_worked_examples = build_prompter(settings("gsm8k", shots=1, template="<bos>{question}"))
+    capsys.readouterr()
 
-    assert tokenize(Prompter("{question}", stop=("<eos>", "<b>"))).stop == ("<eos>", "<b>")
-    tokenize(build_prompter(settings("gsm8k", shots=1, template="<bos>{question}")))  # whose answers an end token ends
-    with refused("data.stop: 'x<bos>' never ends a completion, whose text is without special tokens; add <bos>, by"):
-        tokenize(Prompter("{question}", stop=("x<bos>",)))
+    warn_of_hidden_stops(in_worked_examples, policy)
+    warn_of_hidden_stops(Prompter("{question}", stop=("<eos>", "<b>")), policy)
+    assert capsys.readouterr().err == ""
+    warn_of_hidden_stops(Prompter("{question}", stop=("x<bos>",)), policy)
+    assert "'x<bos>' never ends a completion, whose text is without special tokens" in capsys.readouterr().err
 
 
 # A chat template | end tokens of the model, among them <eos> = 2 | is it warned of

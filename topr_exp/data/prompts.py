@@ -250,15 +250,17 @@ def is_special(token: int, tokenizer: Any) -> bool:
     return shown_text != tokenizer.decode([token], skip_special_tokens=True)
 
 
-def refuse_hidden_stops(stop: Sequence[str], policy: Any) -> None:
-    """Raise TOPRError for a stop string with a special token, which texts of completions leave out.
+def warn_of_hidden_stops(prompter: Prompter, policy: Any) -> None:
+    """Warn of stop strings with a special token, which texts of completions leave out, so that they end none.
 
-    It would end none; a token that ends completions by itself may stand in one.
+    A token that ends completions by itself may stand in one, and in what stops worked examples by default.
     """
-    for text in stop:
+    if prompter.stop == before_next_question(prompter.template):
+        return
+    for text in prompter.stop:
         for token in policy.tokenizer(text, add_special_tokens=False)["input_ids"]:
             if is_special(token, policy.tokenizer) and token not in policy.eos_ids:
-                raise TOPRError(
+                warn(
                     f"data.stop: {text!r} never ends a completion, whose text is without special tokens; add "
                     f"{policy.tokenizer.decode([token])}, by its id {token}, to eos_token_id in the model's "
                     "generation_config.json"
@@ -278,8 +280,6 @@ def tokenize_prompts(
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
-    if prompter.stop != before_next_question(prompter.template):  # which a chat's markup, written out, may not need
-        refuse_hidden_stops(prompter.stop, policy)
     longest_prompt = policy.context - max_new_tokens
     if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
         warn(
