@@ -6,7 +6,6 @@ problem_id; completion, tokens, logprobs, reward, gold and finish where they are
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from topr_exp.config.data import Columns, DataConfig
 from topr_exp.data.user_lines import strict_object
@@ -133,12 +132,15 @@ def refuse_masked_tokens(row: Row, values: Row) -> None:
     tokens = values.get("tokens", values.get("completion"))
     for name in MASKS:
         mask = row.get(name)
-        if not (isinstance(mask, list) and isinstance(tokens, list) and len(mask) == len(tokens)):
-            continue  # a mask of the prompt, too
-        is_list_of_masks = all(isinstance(entry, list) for entry in mask)
-        flags = chain.from_iterable(mask) if is_list_of_masks else mask
-        if not all(flags):
-            raise ValueError(f"{name} leaves out tokens of the completion; such rows are not trained on")
+        if not (isinstance(mask, list) and isinstance(tokens, list)):
+            continue
+        pairs = [(mask, tokens)]
+        if all(isinstance(entry, list) for entry in mask):  # of several completions
+            pairs = list(zip(mask, tokens, strict=False))
+        for flags, ids in pairs:
+            is_of_completion = isinstance(ids, list) and len(flags) == len(ids)  # else of the prompt or padding, too
+            if is_of_completion and not all(flags):
+                raise ValueError(f"{name} leaves out tokens of the completion; such rows are not trained on")
 
 
 # ---- in words
