@@ -4,7 +4,7 @@ pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, 
 value. Every mean carries its standard error and interval over problems.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from topr_exp.evaluation.intervals import (
     Clusters,
     Counts,
+    Interval,
     Mask,
+    Point,
     Values,
     bootstrap_intervals,
     count_in_rows,
@@ -51,10 +53,14 @@ def measure(verdicts: Codes, classes: Codes, voting_ks: Sequence[int] | None = N
     assert (voting.candidates[is_correct] >= 0).all(), "a correct completion without an answer class"
     correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
+    if voting_ks is None:
+        voting_ks = ks
     pass_at = {k: pass_at_k(correct_counts, n, k) for k in ks}
-    maj_at = maj_at_ks(voting, ks if voting_ks is None else voting_ks, default_rng([0, 0]))
+    maj_at = maj_at_ks(voting, voting_ks, default_rng([0, 0]))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
-    pass_at[1] = maj_at[1] = is_correct.mean(axis=1)
+    correct_shares = is_correct.mean(axis=1)
+    pass_at[1] = correct_shares
+    maj_at[1] = correct_shares
     return Scores(pass_at, maj_at)
 
 
@@ -80,23 +86,36 @@ def summarise(
     columns = np.stack([*scores.pass_at.values(), *scores.maj_at.values()], axis=1)  # [P, 2 K]
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
-    points = (interval.as_dict() for interval in intervals)  # in the order of the columns
+    pass_at_points = points_by_k(scores.pass_at, intervals[: len(scores.pass_at)])
+    maj_at_points = points_by_k(scores.maj_at, intervals[len(scores.pass_at) :])
     if not votes_are_known:
         scores = Scores(scores.pass_at, {})
+        maj_at_points = {}
 
-    figures = headline(verdicts, scores, np.full(len(verdicts), True))
+    every_problem = np.full(len(verdicts), True)
+    figures = headline(verdicts, scores, every_problem)
     if clusters is not None:
         figures["sources"] = int(clusters.max()) + 1
     correct_counts = (verdicts == CORRECT).sum(axis=1)
+    levels = [problem.level for problem in problems]
+    subjects = [problem.subject for problem in problems]
     return {
         **figures,
         "samples": n,
-        "pass@k": {str(k): next(points) for k in scores.pass_at},
-        "maj@k": {str(k): next(points) for k in scores.maj_at},
+        "pass@k": pass_at_points,
+        "maj@k": maj_at_points,
         "correct_histogram": np.bincount(correct_counts, minlength=n + 1).tolist(),  # TOPR, Figure 4
-        "levels": breakdown(verdicts, scores, [problem.level for problem in problems]),
-        "subjects": breakdown(verdicts, scores, [problem.subject for problem in problems]),
+        "levels": breakdown(verdicts, scores, levels),
+        "subjects": breakdown(verdicts, scores, subjects),
     }
+
+
+def points_by_k(ks: Iterable[int], intervals: Sequence[Interval]) -> dict[str, Point]:
+    """Name the points of a curve, one interval for each K."""
+    points = {}
+    for k, interval in zip(ks, intervals, strict=True):
+        points[str(k)] = interval.as_dict()
+    return points
 
 
 def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
@@ -141,9 +160,11 @@ def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
         k = headline_k(verdicts.shape[1])
         maj_at_k = scores.maj_at[k][is_included]
         figures[f"maj@{k}"] = float(maj_at_k.mean())
-    verdict_counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    verdict_shares = verdict_counts / verdict_counts.sum()
-    figures |= zip(VERDICTS, verdict_shares.tolist(), strict=True)
+    included_verdicts = verdicts[is_included].ravel()
+    verdict_counts = np.bincount(included_verdicts, minlength=len(VERDICTS))
+    verdict_shares = verdict_counts / len(included_verdicts)
+    for name, share in zip(VERDICTS, verdict_shares, strict=True):
+        figures[name] = float(share)
     figures["problems"] = len(pass_at_1)
     return figures
 
@@ -153,7 +174,8 @@ def breakdown(verdicts: Codes, scores: Scores, names: Sequence[Any]) -> dict[str
     name_of_problem = np.array(names, dtype=object)
     figures = {}
     for name in sorted(set(names) - {None}):
-        figures[str(name)] = headline(verdicts, scores, name_of_problem == name)
+        has_name = name_of_problem == name
+        figures[str(name)] = headline(verdicts, scores, has_name)
     return figures
 
 
@@ -216,8 +238,10 @@ def pass_at_k(correct: Counts, n: int, k: int) -> Values:
     correct: [P] correct completions of each problem, 0 to n. n, k: completions of each, and K with 1 <= K <= n.
     """
     assert 1 <= k <= n, (k, n)
-    factors = 1 - k / np.arange(n, 0, -1)  # of i = n down to 1: 0 at i = K, and so is the product from there on
-    miss_probabilities = np.concatenate([[1.0], np.cumprod(factors)])  # by the number of correct ones, 0 to n
+    i = np.arange(n, 0, -1)
+    factors = 1 - k / i  # 0 at i = K, and so is the product from there on
+    products = np.cumprod(factors)
+    miss_probabilities = np.concatenate([[1.0], products])  # by the number of correct ones, 0 to n
     return 1 - miss_probabilities[correct]
 
 

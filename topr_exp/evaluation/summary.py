@@ -22,13 +22,16 @@ def summarise_evaluation(completions: Completions, problems: int | None = None) 
 
     verdicts = by_problem(completions.verdicts)
     classes = by_problem(completions.answer_classes)
+    is_truncated = by_problem(completions.is_truncated)
+    lengths = by_problem(completions.tokens.lengths())
     figures = summarise(verdicts, classes, tested_problems, votes_are_known=votes_are_known(completions))
     figures["grader_timeouts"] = grader_timeouts(completions.first_rows(verdicts.size))
-    figures["truncated_share"] = float(by_problem(completions.is_truncated).mean())
-    figures |= mean_lengths(verdicts, by_problem(completions.tokens.lengths()))
+    figures["truncated_share"] = float(is_truncated.mean())
+    figures |= mean_lengths(verdicts, lengths)
     if completions.reward is not None:
+        rewards = by_problem(completions.reward)
         sources = [problem.source for problem in tested_problems]
-        figures |= mean_reward(by_problem(completions.reward), sources)
+        figures |= mean_reward(rewards, sources)
     return figures
 
 
@@ -36,4 +39,7 @@ def table_folders(completions: Completions, store: Store) -> dict[str, str]:
     """Locate the completions and their verdicts in the store."""
     stored = completions.stored
     assert stored is not None, "an evaluation lies in a store"
-    return {"rollouts": str(store.root / stored.rollouts), "verdicts": str(store.root / str(stored.verdicts))}
+    return {
+        "rollouts": str(store.root / stored.rollouts),
+        "verdicts": str(store.root / str(stored.verdicts)),
+    }
