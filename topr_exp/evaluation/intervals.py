@@ -113,9 +113,10 @@ def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
 def count_in_rows(numbers: NDArray[np.integer], width: int) -> Counts:
     """Count each of 0..width-1 in each row, [rows, width]; numbers: [rows, n]."""
     row_count = len(numbers)
-    row_starts = width * np.arange(row_count)[:, None]  # in the flattened counts
-    counts = np.bincount((row_starts + numbers).ravel(), minlength=row_count * width)
-    return counts.reshape(row_count, width)
+    row_starts = width * np.arange(row_count)  # in the flattened counts
+    count_index = row_starts[:, None] + numbers
+    flat_counts = np.bincount(count_index.ravel(), minlength=row_count * width)
+    return flat_counts.reshape(row_count, width)
 
 
 def bootstrap_intervals(
@@ -130,15 +131,19 @@ def bootstrap_intervals(
     """
     assert len(values), "no problems"
     means = values.mean(axis=0)
-    cases = len(values) if clusters is None else int(clusters.max()) + 1
+    cases = len(values)
+    if clusters is not None:
+        cases = int(clusters.max()) + 1
     if cases == 1:
         return [Interval(float(mean)) for mean in means]
     tail = 50 * (1 - LEVEL)
     resampled = resampled_means(values, rng, clusters)
     lows, highs = np.percentile(resampled, [tail, 100 - tail], axis=0)
+    lows = np.minimum(lows, means)  # by rounding, percentiles of equal values may miss their mean
+    highs = np.maximum(highs, means)
     intervals = []
     for column, mean, low, high in zip(values.T, means, lows, highs, strict=True):
-        interval = Interval(float(mean), float(min(low, mean)), float(max(high, mean)))
+        interval = Interval(float(mean), float(low), float(high))
         if share:
             interval = interval_at_bound(column, cases) or interval
         intervals.append(interval)
@@ -152,9 +157,9 @@ def resampled_means(values: Values, rng: Generator, clusters: Clusters | None) -
     cluster_sums = [np.bincount(clusters, weights=column) for column in values.T]
     cluster_sizes = np.bincount(clusters)
     sums_and_sizes = np.column_stack([*cluster_sums, cluster_sizes])
-    resampled = bootstrap_means(sums_and_sizes, RESAMPLES, rng)
-    mean_sums = resampled[:, :-1]
-    mean_sizes = resampled[:, -1:]
+    mean_sums_and_sizes = bootstrap_means(sums_and_sizes, RESAMPLES, rng)  # of the clusters drawn
+    mean_sums = mean_sums_and_sizes[:, :-1]
+    mean_sizes = mean_sums_and_sizes[:, -1:]
     return mean_sums / mean_sizes
 
 
@@ -184,9 +189,11 @@ def interval_at_bound(shares: Values, cases: int, seeds: int = 1) -> Interval | 
     cases: how many of the shares are independent. It holds for shares as for counts: P(X = 0) ≤ 1 − E X within [0, 1].
     """
     share = shares.min()
-    if share != shares.max() or share not in (0, 1):
+    are_equal = share == shares.max()
+    if not are_equal or share not in (0, 1):
         return None
-    interval = clopper_pearson(int(share) * cases, cases)
+    count = cases if share == 1 else 0
+    interval = clopper_pearson(count, cases)
     return replace(interval, seeds=seeds, problems=True)
 
 
@@ -367,7 +374,8 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     contrasts = group_count - 1
     interactions = values - values.mean(-3, keepdims=True)
     pooled_squares = [squares.sum(-1) / contrasts for squares in mean_squares(interactions)]
-    shared = crossed_error(MeanSquares(*pooled_squares), seed_count, problem_count, pooled=contrasts)
+    shared_squares = MeanSquares(*pooled_squares)
+    shared = crossed_error(shared_squares, seed_count, problem_count, pooled=contrasts)  # [...]
     shared_pair_error = math.sqrt(2) * shared.error[..., None]
     critical_lead = quantile(group_count, shared.freedom) / math.sqrt(2)  # in standard errors of a difference
 
@@ -376,7 +384,9 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     for group in range(group_count):
         leads = means - means[..., [group]]  # of all groups over this one
         differences = values - values[..., [group], :, :]
-        own_pair_error = crossed_error(mean_squares(differences), seed_count, problem_count).error
+        pair_squares = mean_squares(differences)
+        own_pair_error = crossed_error(pair_squares, seed_count, problem_count).error  # [..., K]
         pair_error = np.maximum(shared_pair_error, own_pair_error)
-        is_below.append(leads > critical_lead[..., None] * pair_error)
+        critical_difference = critical_lead[..., None] * pair_error
+        is_below.append(leads > critical_difference)
     return np.stack(is_below, -2)
