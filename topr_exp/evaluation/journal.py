@@ -28,10 +28,12 @@ class EvaluatingJournal:
 
     def evaluate_if_due(self, step: int, samples: int) -> None:
         """Evaluate after every `every`-th update; after a stop signal, the resumed run does it instead."""
-        is_due = self.every is not None and step > 0 and step % self.every == 0
-        if is_due and not self.stop.share():
-            with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
-                self.evaluate(step, samples)
+        if self.every is None or step == 0 or step % self.every != 0:
+            return
+        if self.stop.share():
+            return
+        with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
+            self.evaluate(step, samples)
 
     def resume(self, step: int, samples: int) -> None:
         """Evaluate at the step of the checkpoint, where an earlier attempt could not; then heed a stop signal."""

@@ -26,23 +26,33 @@ def show_completions(
     training set that were trained on.
     """
     path = folder / "completions.jsonl"
-    earlier_entries, _ = read_lines(path)
-    entries = []
-    for entry in earlier_entries:
-        is_valid = isinstance(entry.get("set"), str) and isinstance(entry.get("iteration"), int)
-        if is_valid and (entry["set"], entry["iteration"]) != (split, iteration):
-            entries.append(entry)
+    entries = entries_of_other_sets(path, split, iteration)
     for code in range(len(VERDICTS)):
         rows_of_verdict = np.flatnonzero(completions.verdicts == code)
         for row in spread_evenly(rows_of_verdict):
-            entry = {"set": split, "iteration": iteration, **describe_completion(completions, row)}
+            entry = {"set": split, "iteration": iteration}
+            entry |= describe_completion(completions, row)
             if examples is not None:
-                entry["trained_on"] = bool((examples == row).any())
+                entry["trained_on"] = row in examples
             entries.append(entry)
     entries.sort(key=itemgetter("iteration", "set"))  # the same file in whatever order of writing
     if distributed.is_main_process():
         lines = [json.dumps(entry) + "\n" for entry in entries]
         write_text(path, "".join(lines))
+
+
+def entries_of_other_sets(path: Path, split: str, iteration: int) -> list[dict[str, Any]]:
+    """Read the entries of other splits and iterations; a malformed one is left out."""
+    entries, _ = read_lines(path)
+    entries_of_others = []
+    for entry in entries:
+        entry_split = entry.get("set")
+        entry_iteration = entry.get("iteration")
+        if not isinstance(entry_split, str) or not isinstance(entry_iteration, int):
+            continue
+        if (entry_split, entry_iteration) != (split, iteration):
+            entries_of_others.append(entry)
+    return entries_of_others
 
 
 def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
@@ -56,7 +66,6 @@ def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
 def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
     """Describe a completion with its problem, verdict and log-probability, ready for JSON."""
     problem = completions.problems[completions.problem_index[row]]
-    (text,) = completions.texts(range(row, row + 1))
     logp = None
     if completions.has("sampler_logp"):
         logprobs = completions.table["sampler_logp"][row].as_py()
@@ -70,7 +79,7 @@ def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
         "subject": problem.subject,
         "question": problem.question,
         "gold": problem.answer,
-        "completion": text,
+        "completion": completions.table["text"][row].as_py(),
         "verdict": VERDICTS[completions.verdicts[row]],
         "answer": completions.table["answer"][row].as_py(),
         "tokens": len(completions.tokens[row]),
