@@ -1,11 +1,14 @@
 """Sampled and imported completions as one table."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from topr_exp.sampling.completions import Completions, index_in_group
+from topr_exp.sampling.completions import Completions, TokenIds, index_in_group
+from topr_exp.types import Problem
 
 # What composition and training read of each completion, whatever its origin.
 MERGED_COLUMNS = (
@@ -22,27 +25,18 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
     """
     if len(sources) == 1:
         return sources[0]
-    group_index: dict[tuple[bytes, str], int] = {}  # by prompt and gold answer
-    problems = []  # the first of each group, as `prompts`
-    prompts = []
+    groups = PromptGroups()
     tables = []
     group_of_row = []
     is_imported: list[bool] = []
     for source in sources:
-        group_of_problem = []
-        for prompt, problem in zip(source.prompts, source.problems, strict=True):
-            key = np.asarray(prompt, np.int32).tobytes(), problem.answer
-            if key not in group_index:
-                group_index[key] = len(group_index)
-                problems.append(problem)
-                prompts.append(prompt)
-            group_of_problem.append(group_index[key])
+        group_of_problem = groups.indices_of(source)
+        group_of_row.append(group_of_problem[source.problem_index])
         columns = list(filter(source.has, MERGED_COLUMNS))
         tables.append(source.table.select(columns))
-        group_of_row.append(np.array(group_of_problem, int)[source.problem_index])
         is_imported += [source is not sources[0]] * len(source)
     problem_index = np.concatenate(group_of_row)
-    merged = Completions(problems, prompts, pa.concat_tables(tables))
+    merged = Completions(groups.problems, groups.prompts, pa.concat_tables(tables))
     return merged.with_columns(
         {
             "problem": pa.array(problem_index, pa.int32()),
@@ -50,3 +44,28 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
             "imported": pa.array(is_imported),
         }
     )
+
+
+@dataclass
+class PromptGroups:
+    """Numbers problems by prompt and gold answer, in order of appearance."""
+
+    problems: list[Problem] = field(default_factory=list)  # the first of each group
+    prompts: list[TokenIds] = field(default_factory=list)
+    index_by_key: dict[tuple[bytes, str], int] = field(default_factory=dict)
+
+    def indices_of(self, source: Completions) -> NDArray[np.int64]:
+        """Return the group of each problem of a source; new ones are added."""
+        indices = []
+        for prompt, problem in zip(source.prompts, source.problems, strict=True):
+            indices.append(self.index_of(prompt, problem))
+        return np.array(indices, int)
+
+    def index_of(self, prompt: TokenIds, problem: Problem) -> int:
+        """Return the group of a problem, a new one for a new prompt or gold answer."""
+        key = np.asarray(prompt, np.int32).tobytes(), problem.answer
+        if key not in self.index_by_key:
+            self.index_by_key[key] = len(self.problems)
+            self.problems.append(problem)
+            self.prompts.append(prompt)
+        return self.index_by_key[key]

@@ -27,9 +27,11 @@ def group_statistics(problem_index: Indices, reward: Rewards) -> GroupStatistics
     _, group, sizes = np.unique(problem_index, return_inverse=True, return_counts=True)
     means = np.bincount(group, reward) / sizes  # [G], as sizes and stds
     # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.
-    square_sums = np.bincount(group, (reward - means[group]) ** 2)
+    deviations = reward - means[group]
+    square_sums = np.bincount(group, deviations**2)
     stds = np.sqrt(square_sums / np.maximum(sizes - 1, 1))
-    rewards = np.full((len(sizes), sizes.max(initial=0)), -np.inf, dtype=reward.dtype)
+    largest_size = sizes.max(initial=0)
+    rewards = np.full((len(sizes), largest_size), -np.inf, dtype=reward.dtype)
     rewards[group, index_in_group(group)] = reward
     return GroupStatistics(
         mean=means[group],
