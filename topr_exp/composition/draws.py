@@ -20,7 +20,8 @@ def sample_rows(rng: Generator, rows: Rows, n: int | None) -> Rows:
     """Draw n rows without replacement; all rows for None, or if there are no more than n."""
     if n is None or n >= len(rows):
         return rows.copy()
-    return rows[rng.choice(len(rows), size=n, replace=False, shuffle=False)]
+    positions = rng.choice(len(rows), size=n, replace=False, shuffle=False)
+    return rows[positions]
 
 
 def sample_distinct(rng: Generator, sizes: Rows, limit: int) -> tuple[Rows, Rows]:
@@ -32,12 +33,14 @@ def sample_distinct(rng: Generator, sizes: Rows, limit: int) -> tuple[Rows, Rows
     sizes = sizes.astype(np.int64)
     counts = np.minimum(sizes, limit)
     steps = int(counts.max(initial=0))
-    integers = np.full((len(sizes), steps), -1)  # −1: not drawn
+    integers = np.full((len(sizes), steps), -1)  # by size; −1: not drawn
     for step in range(steps):
         active = np.flatnonzero(counts > step)  # the sizes with integers left to draw
         largest = sizes[active] - counts[active] + step
         candidates = rng.integers(0, largest + 1)
-        is_duplicate = (integers[active] == candidates[:, None]).any(axis=1)
+        integers_so_far = integers[active]
+        is_duplicate = (integers_so_far == candidates[:, None]).any(axis=1)
         integers[active, step] = np.where(is_duplicate, largest, candidates)
     size_index = np.repeat(np.arange(len(sizes)), counts)
-    return size_index, integers[integers >= 0]
+    is_drawn = integers >= 0
+    return size_index, integers[is_drawn]

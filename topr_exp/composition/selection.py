@@ -43,7 +43,9 @@ def select(
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
     rng = random_generator(seed, iteration, f"compose {unit}{suffix}")
-    draw = DRAW[unit](rng, completions, usable_rows(completions, config), config)
+    rows = usable_rows(completions, config)
+    draw_unit = DRAW[unit]
+    draw = draw_unit(rng, completions, rows, config)
     return describe(completions, draw, config, unit)
 
 
@@ -82,8 +84,9 @@ def draw_examples(rng: Generator, completions: Completions, rows: Rows, config: 
 def draw_anna_karenina(rng: Generator, completions: Completions, correct: Rows, incorrect: Rows, n: int | None) -> Draw:
     """Draw each problem's first correct completion (at most n), then incorrect ones up to n."""
     _, first = np.unique(completions.problem_index[correct], return_index=True)
-    solved = len(first)  # problems
-    positives = sample_rows(rng, correct[first], n)
+    first_correct = correct[first]  # one row for each problem that is solved
+    solved = len(first_correct)  # problems
+    positives = sample_rows(rng, first_correct, n)
     n_negatives = None
     note = None
     if n is not None:
@@ -91,7 +94,8 @@ def draw_anna_karenina(rng: Generator, completions: Completions, correct: Rows, 
         if n_negatives == 0:
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {solved} problems are solved"
     negatives = sample_rows(rng, incorrect, n_negatives)
-    return Draw(np.concatenate([positives, negatives]), solved + len(incorrect), note)
+    rows = np.concatenate([positives, negatives])
+    return Draw(rows, available=solved + len(incorrect), note=note)
 
 
 def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
@@ -99,13 +103,14 @@ def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: Compo
     assert config.mix is not None
     assert completions.is_imported is not None, "mix needs the column `imported`"
     if config.name == "positives":
-        rows = rows[completions.is_correct[rows]]
+        is_correct = completions.is_correct[rows]
+        rows = rows[is_correct]
     is_imported = completions.is_imported[rows]
     kinds = {"imported": rows[is_imported], "sampled": rows[~is_imported]}
     draw = draw_proportion(rng, kinds, key="compose.mix", share=config.mix, n=config.n_examples)
-    imported = int(completions.is_imported[draw.rows].sum())
-    sampled = len(draw.rows) - imported
-    note = f"compose.mix={config.mix:g}: {imported} imported and {sampled} sampled completions"
+    imported_count = int(completions.is_imported[draw.rows].sum())
+    sampled_count = len(draw.rows) - imported_count
+    note = f"compose.mix={config.mix:g}: {imported_count} imported and {sampled_count} sampled completions"
     return replace(draw, note=note)
 
 
@@ -114,8 +119,9 @@ def draw_proportion(rng: Generator, kinds: dict[str, Rows], *, key: str, share: 
 
     kinds: rows by name. TOPRError where n is too large, and without n where there are none of a kind.
     """
-    first, second = kinds
-    first_count, second_count = map(len, kinds.values())
+    first, second = kinds  # names
+    first_count = len(kinds[first])
+    second_count = len(kinds[second])
     largest = largest_set_size(first_count, second_count, share)
     if n is None:
         if not first_count or not second_count:
@@ -150,8 +156,9 @@ def draw_groups(rng: Generator, completions: Completions, rows: Rows, config: Co
     is_candidate = (sizes >= 2) & np.isin(problems, usable_problems)
     if not is_candidate.any():
         raise TOPRError(f"no problem has two or more completions ({len(problems)} problems, {len(group)} completions)")
-    order = rng.permutation(np.flatnonzero(is_candidate))
-    cumulative_sizes = np.cumsum(sizes[order])
+    candidates = np.flatnonzero(is_candidate)
+    group_order = rng.permutation(candidates)
+    cumulative_sizes = np.cumsum(sizes[group_order])
     available = int(cumulative_sizes[-1])
     limit = config.n_examples if config.n_examples is not None else available
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
@@ -161,7 +168,8 @@ def draw_groups(rng: Generator, completions: Completions, rows: Rows, config: Co
             f"compose.n_examples={limit} is less than the {cumulative_sizes[0]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
-    is_selected = np.isin(group, order[:group_count])
+    selected_groups = group_order[:group_count]
+    is_selected = np.isin(group, selected_groups)  # by completion
     return Draw(np.flatnonzero(is_selected), available)
 
 
@@ -174,33 +182,38 @@ def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: Com
     problems, group = np.unique(completions.problem_index[rows], return_inverse=True)
     correct = RowsByGroup(rows[is_correct], group[is_correct], len(problems))
     wrong = RowsByGroup(rows[~is_correct], group[~is_correct], len(problems))
-    # Pair i n_wrong[g] + j of group g joins its i-th correct completion and its j-th wrong one.
-    pair_group, pair = sample_distinct(rng, correct.sizes * wrong.sizes, PAIRS_PER_PROBLEM)
-    available = len(pair)
+    # Pair number i n_wrong[g] + j of group g joins its i-th correct completion and its j-th wrong one.
+    pair_counts = correct.sizes * wrong.sizes
+    pair_group, pair_number = sample_distinct(rng, pair_counts, PAIRS_PER_PROBLEM)
+    available = len(pair_number)
     if not available:
         raise TOPRError(
             f"no problem has both a correct and an incorrect completion ({len(problems)} problems, {len(rows)} "
             f"completions, {int(is_correct.sum())} correct): there are no pairs to train on"
         )
-    subset = np.sort(sample_rows(rng, np.arange(available), config.n_examples))
+    subset = sample_rows(rng, np.arange(available), config.n_examples)
+    subset.sort()
     pair_group = pair_group[subset]
-    i, j = np.divmod(pair[subset], wrong.sizes[pair_group])
+    pair_number = pair_number[subset]
+    i, j = np.divmod(pair_number, wrong.sizes[pair_group])
     chosen = correct.rows_at(pair_group, i)
     rejected = wrong.rows_at(pair_group, j)
     return Draw(np.stack([chosen, rejected], axis=1), available)
 
 
 class RowsByGroup:
-    """Rows in the order of their groups, 0 to groups - 1."""
+    """Rows in the order of their groups, 0 to group_count - 1."""
 
-    def __init__(self, rows: Rows, group: Rows, groups: int) -> None:
-        self.rows = rows[np.argsort(group, kind="stable")]
-        self.sizes = np.bincount(group, minlength=groups)
+    def __init__(self, rows: Rows, group: Rows, group_count: int) -> None:
+        order = np.argsort(group, kind="stable")
+        self.rows = rows[order]
+        self.sizes = np.bincount(group, minlength=group_count)
         self.starts = np.cumsum(self.sizes) - self.sizes
 
     def rows_at(self, group: Rows, position: Rows) -> Rows:
         """Return the row at a position in each of some groups, [N]."""
-        return self.rows[self.starts[group] + position]
+        row_index = self.starts[group] + position
+        return self.rows[row_index]
 
 
 DRAW = {"examples": draw_examples, "groups": draw_groups, "pairs": draw_pairs}

@@ -54,18 +54,21 @@ class TrainingSet:
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
         if self.description["unit"] != "groups" and not whole_groups:
             return rng.permutation(len(self.examples))
-        problem_index = self.problem_of(np.arange(len(self)))
-        problems, group = np.unique(problem_index, return_inverse=True)
+        all_examples = np.arange(len(self))
+        problems, group = np.unique(self.problem_of(all_examples), return_inverse=True)
         rank_of_group = rng.permutation(len(problems))
-        return np.argsort(rank_of_group[group], kind="stable")
+        rank_of_example = rank_of_group[group]
+        return np.argsort(rank_of_example, kind="stable")
 
     def rows(self, examples: Examples) -> Rows:
         """Return the completions of some examples: [B], or for pairs [2B], the correct ones first."""
-        return self.examples[examples].T.reshape(-1)
+        rows_by_example = self.examples[examples]  # [B, 1 or 2]
+        return rows_by_example.T.reshape(-1)
 
     def problem_of(self, examples: Examples) -> NDArray[np.integer]:
         """Return the problem of each example, [B]."""
-        return self.completions.problem_index[self.examples[examples, 0]]
+        first_rows = self.examples[examples, 0]
+        return self.completions.problem_index[first_rows]
 
     def length(self, example: int) -> int:
         """Count the tokens of an example's longest sequence."""
@@ -76,7 +79,8 @@ class TrainingSet:
         """Average the rewards of some examples, as a metric by name; {} for rewards of two values."""
         if self.completions.reward is None:
             return {}
-        return {"mean_reward": float(self.reward[self.rows(examples)].mean(dtype=np.float64))}
+        rewards = self.reward[self.rows(examples)]
+        return {"mean_reward": float(rewards.mean(dtype=np.float64))}
 
     # ---- the sign and the weight of rewards
 
@@ -103,10 +107,15 @@ class TrainingSet:
 
     def reward_values(self) -> tuple[float, float] | None:
         """Return R0 of correct and of wrong examples; None unless each has one value, the larger for the correct."""
-        correct_values, wrong_values = map(np.unique, self.rewards_by_verdict())
-        has_two_values = len(correct_values) == len(wrong_values) == 1
-        if has_two_values and correct_values[0] > wrong_values[0]:
-            return float(correct_values[0]), float(wrong_values[0])
+        correct_rewards, wrong_rewards = self.rewards_by_verdict()
+        correct_values = np.unique(correct_rewards).tolist()
+        wrong_values = np.unique(wrong_rewards).tolist()
+        if len(correct_values) != 1 or len(wrong_values) != 1:
+            return None
+        correct_reward = correct_values[0]
+        wrong_reward = wrong_values[0]
+        if correct_reward > wrong_reward:
+            return correct_reward, wrong_reward
         return None
 
     def weight_of_positives(self) -> float | None:
@@ -133,8 +142,9 @@ class TrainingSet:
         assert values is not None, "weight_of_positives is None for other rewards"
         correct_reward, wrong_reward = values
         middle = (correct_reward + wrong_reward) / 2
-        half_distance = (correct_reward - wrong_reward) / 2  # `baseline_for` is about rewards of 1 and −1
-        return middle + half_distance * baseline_for(self.description["positive_share"], effective)
+        half_distance = (correct_reward - wrong_reward) / 2
+        baseline_of_signs = baseline_for(self.description["positive_share"], effective)  # for rewards of 1 and −1
+        return middle + half_distance * baseline_of_signs
 
     def summary(self) -> dict[str, Any]:
         """Summarize the set and its completions, JSON-ready; with mean reward and imported share where there are."""
@@ -142,9 +152,11 @@ class TrainingSet:
         summary = dict(self.description)
         summary["truncated_share"] = float(completions.is_truncated.mean())
         if completions.reward is not None:
-            summary["mean_reward"] = float(self.reward[self.examples].mean())
+            rewards = self.reward[self.examples]
+            summary["mean_reward"] = float(rewards.mean())
         if completions.is_imported is not None:
-            summary["imported_share"] = float(completions.is_imported[self.examples].mean())
+            is_imported = completions.is_imported[self.examples]
+            summary["imported_share"] = float(is_imported.mean())
         summary["baseline"] = self.baseline
         summary["effective_positive"] = self.effective_positive
         return summary
@@ -167,7 +179,9 @@ def build_training_set(
     round_number: a round may be all-correct or all-wrong, so c may take the weight of every example, and p~ is not
     reported. TOPRError: the completions do not admit the requested set.
     """
-    suffix = "" if round_number is None else f" of round {round_number}"
+    suffix = ""
+    if round_number is not None:
+        suffix = f" of round {round_number}"
     selection = select(unit, completions, config, seed=seed, iteration=iteration, suffix=suffix)
     p = selection.description["positive_share"]
     c = baseline or 0.0
@@ -194,4 +208,5 @@ def reward_of(completions: Completions, reward_source: Reward) -> Rewards:
     if incorrect_reward is None:
         assert completions.reward is not None, "graded rewards come with the completions"
         return completions.reward.astype(np.float32)
-    return np.where(completions.is_correct, 1.0, incorrect_reward).astype(np.float32)
+    rewards = np.where(completions.is_correct, 1.0, incorrect_reward)
+    return rewards.astype(np.float32)
