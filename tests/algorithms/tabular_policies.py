@@ -86,15 +86,18 @@ OPTIONS = {
         *({"advantage": advantage, **LIMITS} for advantage in ("group", "group_std", "leave_one_out")),
         {"advantage": "leave_one_out", "ratio": "token", "length_normalize": False},
         {"advantage": "group", "denominator": "old", "correction": 2.0},  # then a policy gradient of the grammar
+        {"beta": 0.3},
     ],
-    "ppo": [{"ratio": "token", "eps_low": 0.1, "eps_high": 0.3}],
-    "grpo": [{"off_policy_mask": 0.5, "length_normalize": True}, {"advantage": "group"}],
+    "ppo": [{"ratio": "token", "eps_low": 0.1, "eps_high": 0.3, "beta": 0.2}],
+    "grpo": [{"off_policy_mask": 0.5, "length_normalize": True, "beta": 0.4}, {"advantage": "group"}],
     "gmpo": [{"eps_low": 0.1, "eps_high": 1.5}],
     "luspo": [{"a_neg": 0.7, "b_pos": 1.5}],
-    "m2po": [{"tau": tau} for tau in (1e-9, 0.5, 2.0, 1e9)],
+    "m2po": [{"tau": tau, "beta": 0.1} for tau in (1e-9, 0.5, 2.0, 1e9)],
     "oapl": [{"anchor": "ref", "beta": 0.3}],
     "rloo": [{"beta": 0.0}],
-    "vespo": [{"advantage": advantage} for advantage in ("group_std", "leave_one_out")],
+    "cispo": [{"beta": 0.2}],
+    "sapo": [{"beta": 0.2}],
+    "vespo": [{"advantage": advantage, "beta": 0.1} for advantage in ("group_std", "leave_one_out")],
     "policy_gradient": [
         *({"ratio": ratio, **LIMITS} for ratio in ("token", "prefix", "min_prefix", "geometric")),
         *({**OLD, "correction_level": level} for level in ("token", "mean", "sum")),
@@ -103,6 +106,7 @@ OPTIONS = {
         *({"ratio": "token", "advantage": "group", "mask": [mask]} for mask in MASKS),
         {**OLD, "mask": [mask_of("ratio", "token", 0.7, 1.3), mask_of("old_ratio", "sum", 0.3, None)]},
         *({"ratio": ratio, "mask": [EVERYTHING]} for ratio in ("sequence", "token")),
+        {"ratio": "token", "mask": [EVERYTHING], "beta": 0.3},
     ],
 }
 VARIANTS = [(name, {}) for name in NAMES if name != "dpo"]

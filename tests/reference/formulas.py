@@ -80,6 +80,7 @@ NEUTRAL = {  # values of settings that a YAML leaves out
     "correction_level": "token",
     "mask": None,
     "off_policy_mask": None,
+    "beta": 0.0,
     "length_normalize": False,
     "drop": False,
 }
@@ -372,6 +373,17 @@ def agro(answer):
     return coefficient * answer.logp.sum(), metrics | {"square": a**2}
 
 
+def reference_kl(answer):
+    """Σ_t r − 1 − log r of r = π_ref/π, by token; above log r = 20 the tangent there."""
+    log_ratios = answer.completion.ref - answer.logp
+    limit = torch.tensor(20.0, dtype=torch.float64)
+    terms = []
+    for log_ratio in log_ratios:
+        ratio = log_ratio.exp() if log_ratio <= limit else limit.exp() * (1 + log_ratio - limit)
+        terms.append(ratio - 1 - log_ratio)
+    return torch.stack(terms).sum()
+
+
 def rloo(answer):
     a = answer.signals["advantage"]
     return -a * answer.logp.sum(), {"advantage": a}
@@ -387,6 +399,7 @@ OF_THE_GRAMMAR = (
     "topr", "tis", "is", "naive", "sft", "policy_gradient", "decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo",
     "mis", "trust_region_mask", "vaco", "luspo",
 )  # fmt: skip
+PENALIZED = (*OF_THE_GRAMMAR, "ppo", "grpo", "cispo", "vespo", "m2po", "sapo")  # may have GRPO's KL penalty
 OF_THEIR_OWN = (
     ppo, grpo, gspo, cispo, vespo, m2po, gmpo, sapo, rec, red_drop, oapl, opmd, asymre, agro, rloo, kl_pg,
 )  # fmt: skip
@@ -416,6 +429,8 @@ def losses_of(algo, completions, scores, c):
         group = [member for member in answers if member.completion.problem == answer.completion.problem]
         answer.signals |= signals_of(answer, group)
         loss, metrics = FORMULAS[algo["name"]](answer)
+        if algo["name"] in PENALIZED and algo["beta"] > 0:
+            loss = loss + algo["beta"] * reference_kl(answer)
         divisor = len(answer.logp) if algo["length_normalize"] else 1
         outcomes.append((loss / divisor, metrics))
     return outcomes

@@ -24,7 +24,7 @@ from transformers.optimization import Adafactor
 
 from tests.conftest import column, values_of
 from tests.plain_scoring import cut_to_top_k, logp_at
-from tests.reference.formulas import Completion, losses_of, rate
+from tests.reference.formulas import PENALIZED, Completion, losses_of, rate
 from tests.reference.model import completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.draws import random_generator
 
@@ -82,7 +82,8 @@ class Reference:
         self.tokenizer = AutoTokenizer.from_pretrained(model["path"])
         self.reference = None
         is_regularized = self.name in REGULARIZED and self.algo["beta"] > 0
-        if is_regularized or self.algo.get("anchor") == "ref":
+        is_penalized = self.name in PENALIZED and self.algo.get("beta", 0) > 0
+        if is_regularized or is_penalized or self.algo.get("anchor") == "ref":
             self.reference = load(model["reference"] or model["path"])
         self.takes_groups = self.name == "red_drop" or (is_regularized and self.name != "kl_pg")
 

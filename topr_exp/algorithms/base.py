@@ -8,7 +8,7 @@ them, by the global count, so that padding, accumulation and world size can't ch
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -139,6 +139,27 @@ class Loss(TypedSection, ABC):
         return LossOutput(reduce_tokens(loss, batch, self.divides_by_length), metrics)
 
 
+@dataclass(frozen=True)
+class PenalizedLoss(Loss):
+    """Base of a loss that may carry the KL penalty of GRPO (arXiv 2402.03300, Equations 3 and 4): β Σ_t k_t.
+
+    Divided by T with `length_normalize`, as the loss is. Limits, masks and corrections leave it as it is.
+    """
+
+    beta: NotNegative = field(default=0.0, kw_only=True)  # weight of the KL to the reference model; 0: none
+
+    @property
+    def needs(self) -> frozenset[str]:
+        if self.beta == 0:
+            return frozenset()
+        return frozenset({"ref_logp"})
+
+    def output(self, loss: Tensor, batch: Batch, metrics: dict[str, Tensor]) -> LossOutput:
+        if self.beta > 0:
+            loss = loss + self.beta * reference_kl(batch)
+        return super().output(loss, batch, metrics)
+
+
 class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
 
@@ -150,7 +171,7 @@ class GroupLoss(Loss):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"group_rewards"})
+        return super().needs | {"group_rewards"}
 
 
 class ZeroOneLoss(GroupLoss):
@@ -230,6 +251,8 @@ def signal(batch: Batch, name: str) -> Tensor:
 
 # ---- log-probabilities and tokens
 
+LARGEST_LOG_RATIO = 20.0  # of π_ref/π in the KL penalty
+
 
 def masked(values: Tensor, batch: Batch) -> Tensor:
     """`values` [B, T] with 0 at padding, whatever stood there."""
@@ -269,6 +292,18 @@ def log_ratio(batch: Batch) -> Tensor:
 def ref_log_ratio(batch: Batch) -> Tensor:
     """Δ = logπ(y|x) − logπ_ref(y|x) of the whole response, [B], with gradient."""
     return sum_over_tokens(batch.logp - needed(batch, "ref_logp"), batch)
+
+
+def reference_kl(batch: Batch) -> Tensor:
+    """Σ_t k_t of each response, [B], with gradient: at least 0, and in the mean over samples of π the KL to π_ref.
+
+    k = r − 1 − log r,   r = π_ref(y_t)/π(y_t);   GRPO (arXiv 2402.03300), Equation 4. Beyond log r = 20 it goes on
+    along its tangent, which can't overflow.
+    """
+    log_ratio = masked(needed(batch, "ref_logp") - batch.logp, batch)
+    limited = log_ratio.clamp(max=LARGEST_LOG_RATIO)
+    ratio = limited.exp() * (1 + log_ratio - limited)
+    return (ratio - 1 - log_ratio).sum(1)
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:

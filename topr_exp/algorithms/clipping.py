@@ -11,6 +11,7 @@ from topr_exp.algorithms.base import (
     GroupLoss,
     Loss,
     Paper,
+    PenalizedLoss,
     PositiveOrInf,
     PositiveOrNull,
     advantage_of,
@@ -57,7 +58,7 @@ class Clipped(Loss):
 
 
 @dataclass(frozen=True)
-class PPO(Clipped):
+class PPO(Clipped, PenalizedLoss):
     """PPO: the reward times the ratio, without gradient once the ratio has left the trust interval for the better.
 
     objective = min(r R, clip(r, 1 − ε_low, 1 + ε_high) R) / T,   r = π(y|x)/μ(y|x),   R = R0 − c
@@ -94,14 +95,14 @@ class GroupClipped(GroupLoss, Clipped):
 
 
 @dataclass(frozen=True)
-class GRPO(GroupClipped):
+class GRPO(GroupClipped, PenalizedLoss):
     """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
 
-    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not divide by
-    std (`advantage=group`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves out
-    responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
+    Shao et al. (arXiv 2402.03300), whose KL term is `beta=0.04`; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not
+    divide by std (`advantage=group`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves
+    out responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
     Metrics: advantage, clipped; with a mask also masked.
     """
@@ -123,13 +124,14 @@ class GRPO(GroupClipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
-        output = self.clipped_loss(token_log_ratio(batch), advantage, batch)
-        if self.off_policy_mask is None:
-            return output
-        drift = -log_ratio(batch).detach() / lengths(batch)  # the mean −δ_t
-        is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
-        loss = output.loss.masked_fill(is_dropped, 0.0)
-        return LossOutput(loss, {**output.metrics, "masked": is_dropped.to(loss.dtype)})
+        objective, clipped_share = self.clip(token_log_ratio(batch), advantage, batch)
+        metrics = {"advantage": advantage, "clipped": clipped_share}
+        if self.off_policy_mask is not None:
+            drift = -log_ratio(batch).detach() / lengths(batch)  # the mean −δ_t
+            is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
+            objective = objective.masked_fill(is_dropped, 0.0)
+            metrics["masked"] = is_dropped.to(objective.dtype)
+        return self.output(-objective, batch, metrics)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from topr_exp.algorithms.base import (
     GroupLoss,
     NotNegative,
     Paper,
+    PenalizedLoss,
     Positive,
     PositiveOrInf,
     advantage_of,
@@ -81,7 +82,7 @@ class AsymRE(GroupLoss):
 
 
 @dataclass(frozen=True)
-class CISPO(GroupLoss):
+class CISPO(GroupLoss, PenalizedLoss):
     """CISPO: REINFORCE with token ratios as weights, which a cap holds; every token keeps a gradient.
 
     loss = − A Σ_t stopgrad(min(r_t, cap)) logπ_t,   A = (r − r̄) / (std + 1e-4)
@@ -106,7 +107,7 @@ class CISPO(GroupLoss):
 
 
 @dataclass(frozen=True)
-class VESPO(GroupLoss):
+class VESPO(GroupLoss, PenalizedLoss):
     """VESPO: REINFORCE with a smooth weight of the whole response's ratio, 1 at ratio 1 and 0 far from it.
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
@@ -144,7 +145,7 @@ class VESPO(GroupLoss):
 
 
 @dataclass(frozen=True)
-class M2PO(GroupLoss):
+class M2PO(GroupLoss, PenalizedLoss):
     """M2PO: token ratios without clipping, after the tokens that are furthest off are dropped from the whole batch.
 
     loss = − A Σ_t M_t r_t,   A = (r − r̄) / (std + 1e-4)
@@ -194,7 +195,7 @@ class M2PO(GroupLoss):
 
 
 @dataclass(frozen=True)
-class SAPO(GroupLoss):
+class SAPO(GroupLoss, PenalizedLoss):
     """SAPO: a soft gate on token ratios in the place of PPO's clipping.
 
     loss = − (A/T) Σ_t (4/τ) σ(τ (r_t − 1)),   τ by the sign of A,   A = (r − r̄) / (std + 1e-4)

@@ -21,9 +21,9 @@ from typing import ClassVar, Literal
 
 from topr_exp.algorithms.base import (
     Advantage,
-    Loss,
     NotNegative,
     Paper,
+    PenalizedLoss,
     advantage_of,
     by_sign,
     lengths,
@@ -45,7 +45,7 @@ Ratio = Literal["sequence", "token", "geometric", "prefix", "min_prefix"]
 
 
 @dataclass(frozen=True)
-class Tapered(Loss):
+class Tapered(PenalizedLoss):
     """REINFORCE with a clipped importance weight, its limits chosen by the sign of R.
 
     `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R logπ_t, which other frameworks call TOPR; `ratio=geometric` clips
@@ -79,8 +79,8 @@ class Tapered(Loss):
     @property
     def needs(self) -> frozenset[str]:
         if self.advantage == "reward":
-            return frozenset()
-        return frozenset({"group_rewards"})
+            return super().needs
+        return super().needs | {"group_rewards"}
 
     @property
     def uses_baseline(self) -> bool:
