@@ -67,22 +67,25 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     earlier_files = read_manifest(target)
 
     pictures, drawings = drawing.draw_files(plots.plot_runs(run_groups))
-    names = [folder.resolve().name for folder in folders]
-    if len(names) > MOST_NAMES:
-        shown_names = names[: MOST_NAMES - 1]
-        names = [*shown_names, f"{len(names) - len(shown_names)} more"]
-    title = " and ".join(names)
     texts = {
         "tables/runs.csv": tables.as_csv(tables.runs_frame(run_groups.runs)),
         "tables/groups.csv": tables.as_csv(tables.groups_frame(run_groups)),
         "tables/groups.tex": tables.groups_tex(run_groups),
-        "report.html": render_page(title, run_groups, drawings),
+        "report.html": render_page(page_title(folders), run_groups, drawings),
     }
     files = {f"figures/{name}": content for name, content in pictures.items()}
     for name, text in texts.items():
         files[name] = text.encode(errors="replace")
     replace_files(target, earlier_files, files)
     return target / "report.html"
+
+
+def page_title(folders: Sequence[Path]) -> str:
+    names = [folder.resolve().name for folder in folders]
+    if len(names) > MOST_NAMES:
+        shown_names = names[: MOST_NAMES - 1]
+        names = [*shown_names, f"{len(names) - len(shown_names)} more"]
+    return " and ".join(names)
 
 
 def read_manifest(target: Path) -> set[str]:
@@ -101,10 +104,12 @@ def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]
     assert all(map(FILES.fullmatch, files)), files.keys()
     present_files = set()
     for subfolder in SUBFOLDERS:
-        present_files |= {f"{subfolder}/{path.name}" for path in target.glob(f"{subfolder}/*")}
-    obsolete_files = present_files & (earlier_files - files.keys())
-    foreign_files = present_files & (files.keys() - earlier_files)
-    refuse_foreign(target, [target / name for name in foreign_files])
+        for path in target.glob(f"{subfolder}/*"):
+            present_files.add(f"{subfolder}/{path.name}")
+    listed_files = present_files & earlier_files
+    unlisted_files = present_files - earlier_files
+    files_in_the_way = unlisted_files & files.keys()
+    refuse_foreign(target, [target / name for name in files_in_the_way])
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
         write_manifest(target, earlier_files | files.keys())
@@ -112,6 +117,7 @@ def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]
             path = target / name
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)
+        obsolete_files = listed_files - files.keys()
         for name in obsolete_files:
             if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
                 (target / name).unlink()
