@@ -26,8 +26,8 @@ STYLE: Any = {
     "svg.fonttype": "none",
 }  # fmt: skip
 MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
-OFFSET = 0.008  # between error bars at one position, as a share of the axis
-TICK_OFFSET = 0.12  # between ticks
+SPACING = 0.008  # between lines' error bars at one position, as a share of the axis
+TICK_SPACING = 0.12  # between lines' error bars at one tick, in ticks
 MOST_MARKED_POINTS = 25
 METADATA: Any = {  # by format; no date, so that the same runs give the same files
     "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {},
@@ -84,7 +84,10 @@ def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], list[Drawing]]:
 
 
 def encode(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return the file of a figure, which keeps the layout that this computes; options: of `savefig`."""
+    """Return a figure as the content of a file, and fix its layout: a later legend moves nothing.
+
+    options: of `savefig`.
+    """
     stream = io.BytesIO()
     figure.savefig(stream, format=kind, metadata=METADATA[kind], **options)
     figure.set_layout_engine("none")
@@ -122,17 +125,19 @@ def offset_positions(plot: Plot, index: int) -> np.ndarray:
     middle = (len(plot.lines) - 1) / 2
     steps_aside = index - middle
     if plot.ticks:
-        return x + steps_aside * TICK_OFFSET
+        return x + steps_aside * TICK_SPACING
     positions = np.unique(all_positions(plot.lines))
     if plot.log_x:  # equal distances are equal factors
-        return x * np.exp(steps_aside * offset_of_line(np.log(positions), len(plot.lines)))
+        spacing = line_spacing(np.log(positions), len(plot.lines))
+        return x * np.exp(steps_aside * spacing)
     if plot.whiskers:
-        return x + steps_aside * offset_of_line(positions, len(plot.lines))
+        spacing = line_spacing(positions, len(plot.lines))
+        return x + steps_aside * spacing
     return x
 
 
-def offset_of_line(positions: np.ndarray, line_count: int) -> float:
-    """How far apart to draw the lines' points of one position, so that they stay nearest to it.
+def line_spacing(positions: np.ndarray, line_count: int) -> float:
+    """The distance between the error bars of neighbouring lines at one position: all stay nearest to it.
 
     positions: all of them, sorted and distinct.
     """
@@ -140,7 +145,8 @@ def offset_of_line(positions: np.ndarray, line_count: int) -> float:
         return 0.0
     least_gap = float(np.diff(positions).min())
     full_width = float(positions[-1] - positions[0])
-    return min(OFFSET * full_width, least_gap / 2 / line_count)
+    widest_spacing = least_gap / 2 / line_count
+    return min(SPACING * full_width, widest_spacing)
 
 
 def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist]:
@@ -151,7 +157,8 @@ def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist
     color = style["color"]
     artists: list[Artist] = []
     if plot.whiskers:
-        bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=color, capsize=2)
+        bar_lengths = [mean - low, high - mean]  # below and above the mean
+        bars = ax.errorbar(x, mean, bar_lengths, fmt="none", ecolor=color, capsize=2)
         artists += bars.get_children()
     else:
         artists.append(ax.fill_between(x, low, high, color=color, alpha=0.15, lw=0))
