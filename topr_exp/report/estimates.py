@@ -53,7 +53,7 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
             repetitions = read_repetitions(measured_runs, stage)
             return repetitions.interval(name, stage)
     values = [run.summary[stage][name] for run in measured_runs]
-    if len(set(values)) == 1:
+    if len(set(values)) == 1:  # no spread to make an interval of
         return first_interval
     return t_interval(values, share=name != REWARD)
 
@@ -78,13 +78,10 @@ def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
         if is_count(independent_cases) and independent_cases > 0:
             interval = clopper_pearson(int(value) * independent_cases, independent_cases)
             return replace(interval, seeds=1, problems=True)
-    statistic, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
-    with contextlib.suppress(*DAMAGE):
-        point = evaluation[f"{statistic}@k"][k]
-        low = as_number(point["low"])
-        high = as_number(point["high"])
-        if low is not None and high is not None:
-            return Interval(value, low, high)
+    bounds = bounds_at_k(evaluation, name)
+    if bounds is not None:
+        low, high = bounds
+        return Interval(value, low, high)
     error = as_number(evaluation.get(f"{name}_se"))
     if error is None:
         return Interval(value)
@@ -92,11 +89,25 @@ def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     return Interval(value, value - half_width, value + half_width)
 
 
+def bounds_at_k(evaluation: Record, name: str) -> tuple[float, float] | None:
+    """The interval of pass@K or maj@K over problems; None where it is not stored, and for other figures."""
+    statistic, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
+    with contextlib.suppress(*DAMAGE):
+        point = evaluation[f"{statistic}@k"][k]
+        low = as_number(point["low"])
+        high = as_number(point["high"])
+        if low is not None and high is not None:
+            return low, high
+    return None
+
+
 def headlines(runs: Sequence[Run]) -> list[str]:
     """Name the figures that describe these runs: pass@1, the mean reward where there is one, maj@K of the largest K."""
     names: set[str] = set()
     for run in runs:
-        names |= run.summary.get("final", run.summary.get("base", {})).keys()
+        base = run.summary.get("base", {})
+        last_evaluation = run.summary.get("final", base)
+        names |= last_evaluation.keys()
     headline_names = ["pass@1"]
     if REWARD in names:
         headline_names.append(REWARD)
