@@ -66,16 +66,23 @@ class RunGroups:
         """
         group = key.partition(".")[0]
         name_key = f"{group}.name"
-        if name_key not in self.keys:
-            return False
         runs = [run for run in self.runs if run.settings]
-        values_by_name: dict[str, set[str]] = {}
-        for run in runs:
-            name = canonical(run.settings.get(name_key))
-            values_by_name.setdefault(name, set()).add(canonical(run.settings.get(key)))
-        follows_from_name = all(len(values) == 1 for values in values_by_name.values())
-        is_of_some_choices = not all(key in run.settings for run in runs)
-        return follows_from_name and (group in NAMING_GROUPS or is_of_some_choices)
+        if name_key not in self.keys or not is_determined_by(name_key, key, runs):
+            return False
+        if group in NAMING_GROUPS:
+            return True
+        return not all(key in run.settings for run in runs)
+
+
+def is_determined_by(name_key: str, key: str, runs: Sequence[Run]) -> bool:
+    """Return True where runs with equal values of `name_key` have equal values of `key`."""
+    value_by_name: dict[str, str] = {}
+    for run in runs:
+        name = canonical(run.settings.get(name_key))
+        value = canonical(run.settings.get(key))
+        if value_by_name.setdefault(name, value) != value:
+            return False
+    return True
 
 
 def group_runs(runs: Sequence[Run]) -> RunGroups:
@@ -133,14 +140,15 @@ def with_settings(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         leaf_keys |= dict(flatten(run.config)).keys()
     golds_of_runs = list(map(read_golds, runs))
-    test_sets = list(dict.fromkeys(filter(None, golds_of_runs)))
+    distinct_golds = dict.fromkeys(golds for golds in golds_of_runs if golds is not None)
+    test_numbers: dict[str | None, int] = {}
+    if len(distinct_golds) > 1:
+        test_numbers = {golds: number for number, golds in enumerate(distinct_golds, start=1)}
     runs_with_settings = []
     for run, golds in zip(runs, golds_of_runs, strict=True):
         settings = dict(flatten(run.config, leaf_keys))
         if settings:
-            settings[TEST_KEY] = None
-            if golds is not None and len(test_sets) > 1:
-                settings[TEST_KEY] = test_sets.index(golds) + 1
+            settings[TEST_KEY] = test_numbers.get(golds)
         runs_with_settings.append(replace(run, settings=settings))
     return runs_with_settings
 
@@ -159,7 +167,7 @@ def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         rows.append({key: canonical(value) for key, value in run.settings.items()})
     table = pd.DataFrame(rows)
-    keys = {*table, *SEED_KEYS, TEST_KEY}
+    keys = {*table.columns, *SEED_KEYS, TEST_KEY}
     ordered_table = table.reindex(columns=sorted(keys, key=key_rank))
     return ordered_table.fillna(canonical(None))
 
