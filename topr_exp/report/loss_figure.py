@@ -65,13 +65,19 @@ def panels(losses: Mapping[str, Loss]) -> dict[Axis, list[Panel]]:
         axis = axis_of(loss)
         curves = curves_of(loss, DRAWN_LENGTH, axis, POINTS)
         axis_panels = panels_by_axis.setdefault(axis, [])
-        for panel in axis_panels:
-            if are_equal(panel.curves, curves):
-                panel.names.append(name)
-                break
+        panel = panel_with(curves, axis_panels)
+        if panel is not None:
+            panel.names.append(name)
         else:
             axis_panels.append(Panel([name], curves))
     return {axis: panels_by_axis[axis] for axis in AXES if axis in panels_by_axis}
+
+
+def panel_with(curves: Values, axis_panels: list[Panel]) -> Panel | None:
+    for panel in axis_panels:
+        if are_equal(panel.curves, curves):
+            return panel
+    return None
 
 
 def axis_of(loss: Loss) -> Axis:
@@ -109,16 +115,17 @@ def draw(losses: Mapping[str, Loss], path: Path) -> None:
     blocks = panels(losses)
     widest_block = max(map(len, blocks.values()))
     columns = min(COLUMNS, widest_block)
-    row_counts = [math.ceil(len(block) / columns) for block in blocks.values()]
+    row_counts = {axis: math.ceil(len(block) / columns) for axis, block in blocks.items()}
+    heights = list(row_counts.values())
     width = 2.2 * columns
-    height = 2.0 * sum(row_counts)
+    height = 2.0 * sum(heights)
     figure = Figure(figsize=(width, height), layout="constrained")
-    subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False).ravel()
-    for subfigure, rows, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
+    subfigures = figure.subfigures(len(blocks), height_ratios=heights, squeeze=False).ravel()
+    for axis, subfigure in zip(blocks, subfigures, strict=True):
         subfigure.supxlabel(axis.title, fontsize=10)
         subfigure.supylabel("weight", fontsize=10)
-        grid = subfigure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        draw_block(grid, block, axis.positions(POINTS))
+        grid = subfigure.subplots(row_counts[axis], columns, squeeze=False, sharex=True, sharey=True)
+        draw_block(grid, blocks[axis], axis.positions(POINTS))
     with disk_errors(f"write {path}"):
         figure.savefig(path, dpi=130)
 
@@ -138,8 +145,8 @@ def draw_block(grid: NDArray[Any], block: list[Panel], x: Values) -> None:
 
 def draw_panel(cell: Axes, panel: Panel, x: Values) -> None:
     """Draw the lines of a panel, with a name beside each."""
-    title = wrap(", ".join(panel.names), 26)
-    cell.set_title("\n".join(title), fontsize=10)
+    title_lines = wrap(", ".join(panel.names), 26)
+    cell.set_title("\n".join(title_lines), fontsize=10)
     cell.set_ylim(*WEIGHT_RANGE)
     cell.tick_params(labelsize=8)
     cell.grid(color="0.92")
@@ -154,14 +161,14 @@ def draw_panel(cell: Axes, panel: Panel, x: Values) -> None:
 def draw_line(cell: Axes, x: Values, y: Values, *, name: str, color: str, neighbour: Values | None = None) -> None:
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
     cell.plot(x, y, color=color, linewidth=1.6)
-    index = POINTS // 4
+    index = POINTS // 4  # of the point at which the name stands
     is_above = True
     if neighbour is not None:
-        index = widest_gap(x, y, neighbour)
+        index = index_of_widest_gap(x, y, neighbour)
         is_above = bool(y[index] > neighbour[index])
     side = 1 if is_above else -1
     rise = y[index + 5] - y[index - 5]
-    alignment = "center"
+    alignment = "center"  # of the name; on a slope it stands where the line leads away from it
     if side * rise > 0.1:
         alignment = "right"
     elif side * rise < -0.1:
@@ -178,7 +185,7 @@ def draw_line(cell: Axes, x: Values, y: Values, *, name: str, color: str, neighb
     )
 
 
-def widest_gap(x: Values, y: Values, neighbour: Values) -> int:
+def index_of_widest_gap(x: Values, y: Values, neighbour: Values) -> int:
     """The index of the point at which a line is farthest from its neighbour, where a name has room."""
     lowest, highest = WEIGHT_RANGE
     has_room_below = y > lowest + MARGIN
