@@ -218,25 +218,31 @@ class ShownCompletion:
 
 def render_completions(runs: Sequence[Run]) -> str:
     """Different completions, each with the first run that has it; of each run as many as the page has room for."""
+    completions = distinct_completions(runs)
+    completions_by_run: dict[str, list[ShownCompletion]] = {}
+    for completion in completions:
+        first_owner = completion.owners[0].name
+        completions_by_run.setdefault(first_owner, []).append(completion)
+
+    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
+    cards: list[str] = []
+    for completions_of_run in completions_by_run.values():
+        ordered_completions = kinds_in_turn(completions_of_run)
+        cards += map(render_card, ordered_completions[:most_of_run])
+    count_text = f"{len(cards)} of {len(completions)} different completions; all are in the run folders"
+    search = search_box("completions", "words, as in verdict=correct set=test")
+    return f"<p>{count_text} (completions.jsonl)</p>\n{search}<div>{''.join(cards)}</div>"
+
+
+def distinct_completions(runs: Sequence[Run]) -> list[ShownCompletion]:
+    """Gather the runs' completions: equal ones of several runs are one with several owners."""
     completions: dict[str, ShownCompletion] = {}  # by the entry as JSON
     for run in runs:
         for entry in run.completions:
             content = json.dumps(entry, sort_keys=True)
             completion = completions.setdefault(content, ShownCompletion(entry, []))
             completion.owners.append(run)
-    by_first_owner: dict[str, list[ShownCompletion]] = {}
-    for completion in completions.values():
-        first_owner = completion.owners[0].name
-        by_first_owner.setdefault(first_owner, []).append(completion)
-
-    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
-    cards: list[str] = []
-    for completions_of_run in by_first_owner.values():
-        shown_completions = kinds_in_turn(completions_of_run)[:most_of_run]
-        cards += map(render_card, shown_completions)
-    count_text = f"{len(cards)} of {len(completions)} different completions; all are in the run folders"
-    search = search_box("completions", "words, as in verdict=correct set=test")
-    return f"<p>{count_text} (completions.jsonl)</p>\n{search}<div>{''.join(cards)}</div>"
+    return list(completions.values())
 
 
 def kinds_in_turn(completions: Sequence[ShownCompletion]) -> list[ShownCompletion]:
