@@ -134,12 +134,7 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
         counts = tested_problems(runs)
         if shows_problem_counts and counts:
             label = f"{label}, {' or '.join(map(str, counts))} problems"
-        curves[label] = []
-        for run in runs:
-            frame = run.curves[kind]
-            if name in frame:
-                curve = on_axis(run, frame[name], axis)
-                curves[label].append(thin(curve))
+        curves[label] = read_curves(runs, kind, name, axis=axis)
     if kind == "test":
         file_name = f"curve_{file_part(name)}"
         caption = f"{name} on test problems while training"
@@ -159,6 +154,17 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
         lines=mean_lines(curves, share=share, interpolate=bool(axis)),
         share=share,
     )
+
+
+def read_curves(runs: Sequence[Run], kind: str, name: str, *, axis: str) -> list[Curve]:
+    """A number's curves of the runs that logged it, for `curve_plot`."""
+    curves = []
+    for run in runs:
+        frame = run.curves[kind]
+        if name in frame:
+            curve = on_axis(run, frame[name], axis)
+            curves.append(thin(curve))
+    return curves
 
 
 def tested_problems(runs: Sequence[Run]) -> list[int]:
@@ -242,7 +248,11 @@ def band(curves: Sequence[Curve], *, share: bool = False, interpolate: bool = Fa
     curves. interpolate: at the positions of the first curve, the others interpolated. share: the interval lies between
     0 and 1.
     """
-    known_curves = list(filter(len, map(pd.Series.dropna, curves)))
+    known_curves = []
+    for curve in curves:
+        known_values = curve.dropna()
+        if len(known_values):
+            known_curves.append(known_values)
     if not known_curves:
         return pd.DataFrame()
     if interpolate:
@@ -254,7 +264,8 @@ def band(curves: Sequence[Curve], *, share: bool = False, interpolate: bool = Fa
         low = table.min(axis=1)
         high = table.max(axis=1)
     else:
-        half_width = t_half_width(table.to_numpy().T)
+        values = table.to_numpy().T  # [curves, positions]
+        half_width = t_half_width(values)
         low = mean - half_width
         high = mean + half_width
     points = pd.DataFrame({"mean": mean, "low": low, "high": high})
@@ -309,19 +320,24 @@ def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int
 
 def line_points(points: Mapping[Any, Point]) -> pd.DataFrame:
     """Tabulate points by position; one may lack the ends of its interval, and what has no value is left out."""
-    table = pd.DataFrame(list(points.values()), index=list(points), columns=POINT_COLUMNS, dtype=float)
-    return table.rename(columns={"value": "mean"}).sort_index().dropna(subset="mean")
+    rows = list(points.values())
+    positions = list(points)
+    table = pd.DataFrame(rows, index=positions, columns=POINT_COLUMNS, dtype=float)
+    table = table.rename(columns={"value": "mean"})
+    return table.sort_index().dropna(subset="mean")
 
 
 def problem_plot(groups: Groups, kind: str) -> Plot:
     """A plot of PROBLEM_PLOTS, of every base and of every group after training; kind: its key."""
-    base_lines: dict[tuple[float, ...], Line] = {}  # by their values: as a rule all groups began with one
+    base_lines: dict[tuple[float, ...], Line] = {}  # by their values: as a rule all groups began with one base
     final_lines = []
     for style, (label, runs) in enumerate(groups.items()):
         base_points = problem_statistic(runs[0].summary.get("base"), kind)
-        base_line = Line(f"base of {label}", BASE_STYLE, base_points)
-        base_lines.setdefault(tuple(base_points["mean"]), base_line)
-        final_lines.append(Line(label, style, final_statistic(runs, kind)))
+        base_values = tuple(base_points["mean"])
+        if base_values not in base_lines:
+            base_lines[base_values] = Line(f"base of {label}", BASE_STYLE, base_points)
+        final_points = final_statistic(runs, kind)
+        final_lines.append(Line(label, style, final_points))
     lines = [*base_lines.values(), *final_lines]
     if len(base_lines) == 1:
         lines[0] = replace(lines[0], name="base")
@@ -336,7 +352,8 @@ def final_statistic(runs: Sequence[Run], kind: str) -> pd.DataFrame:
     """Points of a group after training: the mean of its runs, or where they share completions those of one."""
     points_of_runs = [problem_statistic(run.summary.get("final"), kind) for run in runs]
     first_points = points_of_runs[0]
-    if all(map(first_points.equals, points_of_runs)):
+    are_equal = all(points.equals(first_points) for points in points_of_runs)
+    if are_equal:
         return first_points
     means = [points["mean"] for points in points_of_runs]
     return band(means, share=True)
@@ -379,7 +396,8 @@ def sweep_plots(run_groups: RunGroups) -> Iterator[Plot]:
         lines = []
         for style, (label, points) in enumerate(rows.items()):
             lines.append(Line(label, style, line_points(points)))
-        if len(set(all_positions(lines))) < 3:
+        distinct_positions = set(all_positions(lines))
+        if len(distinct_positions) < 3:
             continue
         longest_lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]
         caption = f"final pass@1 against {axis}"
@@ -405,10 +423,11 @@ def sweep_rows(run_groups: RunGroups, axis: str) -> dict[str, dict[float, Point]
     for runs in run_groups.groups.values():
         position = mean_position(runs, axis)
         interval = estimate(runs, "pass@1")
-        if position is not None and interval is not None:
-            label = settings_text(label_keys, runs[0]) or "all runs"
-            points = rows.setdefault(label, {})
-            points[position] = interval.as_dict()
+        if position is None or interval is None:
+            continue
+        label = settings_text(label_keys, runs[0]) or "all runs"
+        points = rows.setdefault(label, {})
+        points[position] = interval.as_dict()
     return rows
 
 
@@ -416,7 +435,10 @@ def mean_position(runs: Sequence[Run], axis: str) -> float | None:
     """The mean of a setting or result of runs; None where no run has it."""
     positions = []
     for run in runs:
-        position = run.summary_number(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
+        if axis in SUMMARY_AXES:
+            position = run.summary_number(axis)
+        else:
+            position = as_number(run.settings.get(axis))
         if position is not None:
             positions.append(position)
     if not positions:
