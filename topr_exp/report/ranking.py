@@ -111,28 +111,47 @@ def against_best(
     collapse_texts = []
     for label, is_seed_collapsed in collapsed.items():
         group = groups.get(label, Repetitions([]))
-        has_distinct_seeds = len(set(group.seeds)) == len(group)
         if any(is_seed_collapsed):
             collapse_texts.append(f"{label} ({sum(is_seed_collapsed)} of {len(is_seed_collapsed)} seeds)")
-        elif has_distinct_seeds and len(group) >= FEWEST_SEEDS:
+        elif has_enough_seeds(group):
             compared[label] = group
         else:
             not_compared.append(label)
-    seeds = shared_seeds(compared.values())
-    has_rival = any(label != best and not any(collapsed[label]) for label in groups)
-    if any(collapsed[best]):
-        sentences = ["No winner: some of its seeds collapsed."]
-    elif best not in groups or not has_rival:  # other test problems, verdicts that are gone, or collapsed seeds
-        sentences = ["No winner: no other group can be compared."]
-    elif best not in compared or len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
-        sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
+    reason = why_no_winner(groups, best, collapsed=collapsed, compared=compared)
+    if reason:
+        sentences = [f"No winner: {reason}."]
     else:
+        seeds = shared_seeds(compared.values())
         values = {label: group.with_seeds(seeds).values(name) for label, group in compared.items()}
         rival_text = "all others compared" if not_compared or collapse_texts else "all others"
         sentences = compare_with_best(values, best, tied, rival_text=rival_text)
         sentences += list_groups("Not compared", not_compared)
     sentences += list_groups("Collapsed", collapse_texts)
     return " ".join(sentences)
+
+
+def has_enough_seeds(group: Repetitions) -> bool:
+    has_distinct_seeds = len(set(group.seeds)) == len(group)
+    return has_distinct_seeds and len(group) >= FEWEST_SEEDS
+
+
+def why_no_winner(
+    groups: Mapping[str, Repetitions],
+    best: str,
+    *,
+    collapsed: Mapping[str, Sequence[bool]],
+    compared: Mapping[str, Repetitions],
+) -> str:
+    """The reason why the best group can't be compared with another one, or ""; arguments as in `against_best`."""
+    has_rival = any(label != best and not any(collapsed[label]) for label in groups)
+    if any(collapsed[best]):
+        return "some of its seeds collapsed"
+    if best not in groups or not has_rival:  # other test problems, verdicts that are gone, or collapsed seeds
+        return "no other group can be compared"
+    has_shared_seeds = len(shared_seeds(compared.values())) >= FEWEST_SEEDS
+    if best not in compared or len(compared) < 2 or not has_shared_seeds:
+        return f"fewer than {FEWEST_SEEDS} seeds in common"
+    return ""
 
 
 def compare_with_best(
@@ -144,8 +163,9 @@ def compare_with_best(
     """
     labels = list(values)
     table = below_another(np.stack(list(values.values())))
-    is_below = pd.DataFrame(table, index=labels, columns=labels)  # a group in the row, another in the column
-    losers = list(is_below.index[is_below.any(axis=1)])
+    is_below = pd.DataFrame(table, index=labels, columns=labels)  # the group of a row is below that of a column
+    is_loser = is_below.any(axis=1)
+    losers = [label for label in labels if is_loser[label]]
     winners = [label for label in (best, *tied) if label in labels and label not in losers]
     rivals = [label for label in labels if label not in winners]
     if winners and rivals and is_below.loc[rivals, winners].all(axis=None):
