@@ -72,7 +72,9 @@ class Run:
         """A number of the summary by its path; None where it is missing."""
         value: Any = self.summary
         for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
+            if not isinstance(value, dict):
+                return None
+            value = value.get(key)
         return as_number(value)
 
     # ---- reading
@@ -85,12 +87,11 @@ class Run:
         self.environment = self._read_json("environment.json", is_expected=False)
         self.summary = self._read_json("summary.json", is_expected=self.is_done)
         self._read_logs()
-        if not self.summary and self.evaluations:
-            self.summary["base"] = self.evaluations[0]
-            if self.is_done and len(self.evaluations) > 1:
-                self.summary["final"] = self.evaluations[-1]
+        if not self.summary:
+            self._summarize_evaluations()
         expected_parts = ("base", "final") if self.is_done else ("base",)
-        if self.summary and any(self.summary_number(part, "pass@1") is None for part in expected_parts):
+        has_scores = all(self.summary_number(part, "pass@1") is not None for part in expected_parts)
+        if self.summary and not has_scores:
             self.notes.append("no pass@1 in its results (another version's?)")
         if self.summary.get("note"):  # a warning of the run itself
             self.notes.append(self.summary["note"])
@@ -107,6 +108,13 @@ class Run:
             self.config = stored_config["resolved"]
         elif stored_config:
             self.notes.append("config.json has no resolved settings (another version's?)")
+
+    def _summarize_evaluations(self) -> None:
+        if not self.evaluations:
+            return
+        self.summary["base"] = self.evaluations[0]
+        if self.is_done and len(self.evaluations) > 1:
+            self.summary["final"] = self.evaluations[-1]
 
     def _read_state(self) -> None:
         """Read the status of an unfinished run, and its error."""
@@ -260,5 +268,6 @@ def with_distinct_names(runs: list[Run]) -> list[Run]:
         for index, run in enumerate(runs):
             if counts[run.name] > 1:
                 path_parts = run.path.resolve().parts[-part_count:]
-                runs[index] = replace(run, name=printable("/".join(path_parts), keep=""))
+                longer_name = printable("/".join(path_parts), keep="")
+                runs[index] = replace(run, name=longer_name)
     return runs
