@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -79,8 +80,12 @@ def contrast(combine: Callable[..., Values], *groups: Repetitions, name: str = "
     combine: maps the groups' values, [seeds, problems] each, to one such array. None where no seed is shared.
     TOPRError for groups whose runs were tested on other problems.
     """
-    tests = {record["final"].get("test_answers") for group in groups for record in group} - {None}
-    if len(tests) > 1:
+    test_sets = set()
+    for record in chain.from_iterable(groups):
+        test_answers = record["final"].get("test_answers")
+        if test_answers is not None:
+            test_sets.add(test_answers)
+    if len(test_sets) > 1:
         raise TOPRError("other test problems: these groups can't be paired by problem")
     seeds = shared_seeds(groups)
     if not seeds:
@@ -181,11 +186,13 @@ def problem_results(run: Run, evaluation: Record) -> Record:
 def open_verdicts(run: Run, evaluation: Record) -> Table:
     """Open the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
     recorded_path = Path(evaluation.get("verdicts", ""))
-    name = recorded_path.name
     output_dir = run.path.resolve().parents[1]
-    paths = [folder / "store" / "verdicts" / name for folder in (run.path, output_dir)]
-    for path in (*paths, recorded_path):
-        if name and path.exists():
+    paths: list[Path] = []
+    if recorded_path.name:
+        table = Path("store", "verdicts", recorded_path.name)
+        paths = [run.path / table, output_dir / table, recorded_path]
+    for path in paths:
+        if path.exists():
             return Store(path.parents[1]).open(path)
     raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
 
