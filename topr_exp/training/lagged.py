@@ -18,7 +18,7 @@ class LaggedRounds(AsyncRounds):
 
     def take_batch(self, update_index: int) -> list[Group]:
         """Draw all groups that start with the current weights, for this update and later ones; returns the due ones."""
-        last_due = min(update_index + self.lag_count, self.rounds) - 1
+        last_due = min(update_index + self.lag_count, self.round_count) - 1
         for due in range(update_index, last_due + 1):
             self.start_groups(update_index, due)
         batch = [group for group in self.queue if group.due == update_index]
@@ -35,7 +35,7 @@ class LaggedRounds(AsyncRounds):
         spare_indices = None
         if not starts_now.all():  # groups that start at another time take other seeds and other spare problems
             lag = due - update_index
-            shards_per_lag = self.prompts * MAX_DRAWS  # the most that one call samples
+            shards_per_lag = self.groups_per_round * MAX_DRAWS  # the most that one call samples
             first_shard = lag * shards_per_lag
             spare_indices_of_all_lags = np.setdiff1d(np.arange(self.problem_count), indices)
             spare_indices = spare_indices_of_all_lags[lag :: self.lag_count]
@@ -45,5 +45,5 @@ class LaggedRounds(AsyncRounds):
     def start_times(self, due: int) -> NDArray[np.int64]:
         """Draw the update before which each group of update `due` starts, [prompts]; none starts before the first."""
         rng = random_generator(self.seed, self.iteration, f"lags {due}")
-        lags = rng.choice(self.lag_count, size=self.prompts, p=self.schedule.lags)
+        lags = rng.choice(self.lag_count, size=self.groups_per_round, p=self.schedule.lags)
         return np.maximum(due - lags, 0)

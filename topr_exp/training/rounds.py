@@ -73,13 +73,15 @@ class Rounds:
         assert schedule.prompts is not None
         assert schedule.updates is not None
         assert schedule.rounds is not None
-        self.prompts = schedule.prompts
-        self.updates = schedule.updates
-        self.rounds = schedule.rounds
-        self.update_count = self.rounds * self.updates
+        self.groups_per_round = schedule.prompts
+        self.updates_per_round = schedule.updates
+        self.round_count = schedule.rounds
+        self.update_count = self.round_count * self.updates_per_round
         self.collector = collector
-        if self.prompts > self.problem_count:
-            raise TOPRError(f"schedule.prompts={self.prompts}: there are {self.problem_count} problems to sample")
+        if self.groups_per_round > self.problem_count:
+            raise TOPRError(
+                f"schedule.prompts={self.groups_per_round}: there are {self.problem_count} problems to sample"
+            )
         self.compose = compose
         self.schedule = schedule
         self.selection = selection
@@ -109,17 +111,12 @@ class Rounds:
         None where `compose.pass_rate` keeps no problem of a later round: the problems that it drew are learnt, or lost.
         TOPRError where it keeps none of the first.
         """
-        round_number, position = divmod(step, self.updates)
+        round_number, position = divmod(step, self.updates_per_round)
         mu_is_policy = False
         if position == 0:
-            try:
-                with self.collector.counting_in(progress):
-                    round_groups = self.draw_round(round_number)
-            except NothingKeptError as error:
-                if round_number == 0:
-                    raise TOPRError(str(error)) from None
-                self.early_end = f"{step} of {self.update_count} updates; {error}"
-                warn(f"training ends after {self.early_end}")
+            with self.collector.counting_in(progress):
+                round_groups = self.draw_or_end(round_number)
+            if round_groups is None:
                 return None
             self.start_round(round_groups, round_number)
             mu_is_policy = not (round_groups.is_stale or self.mu_is_samplers)
@@ -136,6 +133,18 @@ class Rounds:
 
     # ---- a round's completions
 
+    def draw_or_end(self, round_number: int) -> RoundGroups | None:
+        """Draw a round's groups; None, with a warning, where no problem of a later round is kept."""
+        try:
+            return self.draw_round(round_number)
+        except NothingKeptError as error:
+            if round_number == 0:
+                raise TOPRError(str(error)) from None
+            updates_done = round_number * self.updates_per_round
+            self.early_end = f"{updates_done} of {self.update_count} updates; {error}"
+        warn(f"training ends after {self.early_end}")
+        return None
+
     def draw_round(self, round_number: int) -> RoundGroups:
         """Draw a round's groups; NothingKeptError where there are none."""
         round_groups = self.draw_groups(round_number)
@@ -146,7 +155,7 @@ class Rounds:
     def draw_groups(self, round_number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
         replayed = self.draw_replayed(round_number)
-        indices = self.problems_of(round_number)[: self.prompts - len(replayed)]
+        indices = self.problems_of(round_number)[: self.groups_per_round - len(replayed)]
         sampled = self.sample_groups(indices, round_number)
         if self.schedule.replay > 0:
             self.buffer += sampled
@@ -172,18 +181,20 @@ class Rounds:
 
     def compose_round(self, round_number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
-        problem_of_group = self.table["problem"].to_numpy()[:: self.n]
+        problem_of_row = self.table["problem"].to_numpy()
+        problem_of_group = problem_of_row[:: self.n]
         questions = self.collector.questions.select(problem_of_group)
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
-        group_index = np.arange(len(problem_of_group)).repeat(self.n)
+        group_count = len(problem_of_group)
+        group_index = np.arange(group_count).repeat(self.n)
         columns = {"problem": pa.array(group_index, pa.int32())}
         if self.mu_is_samplers:
             columns["mu_logp"] = self.table["sampler_logp"]
             columns["old_logp"] = self.table["logp"]
         else:
             columns["mu_logp"] = self.table["logp"]
-        completions = Completions(questions.problems, questions.prompts, self.table)
-        return self.compose(completions.with_columns(columns), round_number=round_number)
+        completions = Completions(questions.problems, questions.prompts, self.table).with_columns(columns)
+        return self.compose(completions, round_number=round_number)
 
     def sample_groups(
         self,
@@ -207,7 +218,7 @@ class Rounds:
         for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {round_number}, draw {draw}")
-                indices = rng.permutation(spare_indices)[: self.prompts]
+                indices = rng.permutation(spare_indices)[: self.groups_per_round]
             if len(groups) >= group_count or not len(indices):
                 break
             table = self.collector.collect(indices, round_number, first_shard)
@@ -232,7 +243,8 @@ class Rounds:
         if self.selection.pass_rate is None:
             return groups
         low, high = self.selection.pass_rate
-        is_kept = is_solved_between(self.collector.completions(table), low, high)  # by completion
+        completions = self.collector.completions(table)
+        is_kept = is_solved_between(completions, low, high)  # by completion
         is_kept_group = is_kept[:: self.n]
         return list(compress(groups, is_kept_group))
 
@@ -241,7 +253,7 @@ class Rounds:
         if not self.buffer:
             return []
         rng = random_generator(self.seed, self.iteration, f"round {round_number}")
-        is_replayed = rng.random(self.prompts) < self.schedule.replay
+        is_replayed = rng.random(self.groups_per_round) < self.schedule.replay
         count = int(is_replayed.sum())
         has_too_few = count > len(self.buffer)  # then some come twice
         buffer_indices = rng.choice(len(self.buffer), size=count, replace=has_too_few)
@@ -249,11 +261,12 @@ class Rounds:
 
     def problems_of(self, round_number: int) -> Indices:
         """List the problems that a round samples, if it samples all of its groups; [prompts]."""
-        epoch, start = divmod(round_number * self.prompts, self.problem_count)
-        two_epochs = np.concatenate([self.order_prompts(epoch), self.order_prompts(epoch + 1)])
-        return two_epochs[start : start + self.prompts]
+        groups_before = round_number * self.groups_per_round
+        epoch, start = divmod(groups_before, self.problem_count)
+        two_epochs = np.concatenate([self.order_problems(epoch), self.order_problems(epoch + 1)])
+        return two_epochs[start : start + self.groups_per_round]
 
-    def order_prompts(self, epoch: int) -> Indices:
+    def order_problems(self, epoch: int) -> Indices:
         """Draw the order in which a pass over all problems samples them."""
         rng = random_generator(self.seed, self.iteration, f"prompts {epoch}")
         return rng.permutation(self.problem_count)
@@ -302,7 +315,7 @@ class Rounds:
     # ---- checkpoints
 
     def is_within_round(self) -> bool:
-        return self.trainer.step % self.updates != 0
+        return self.trainer.step % self.updates_per_round != 0
 
     def checkpoint_files(self) -> dict[str, bytes]:
         """Write the round under way and the buffer as Arrow files."""
@@ -322,21 +335,24 @@ class Rounds:
         if self.is_within_round():
             self.table, state = read_table(checkpoint / ROUND)
             self.summary = state["summary"]
-            round_number = self.trainer.step // self.updates
+            round_number = self.trainer.step // self.updates_per_round
             self.training_set = self.compose_round(round_number)
 
 
 def arrow_bytes(table: pa.Table, state: dict[str, Any]) -> bytes:
     """Write a table, and a JSON object as its metadata, to the bytes of an Arrow file."""
-    table = table.replace_schema_metadata({"state": json.dumps(state)})
+    metadata = {"state": json.dumps(state)}
+    table = table.replace_schema_metadata(metadata)
     stream = pa.BufferOutputStream()
     with pa.ipc.new_file(stream, table.schema) as writer:
         writer.write_table(table)
-    return stream.getvalue().to_pybytes()
+    buffer = stream.getvalue()
+    return buffer.to_pybytes()
 
 
 def read_table(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     """Read the table and the object that `arrow_bytes` wrote."""
-    table = pa.ipc.open_file(pa.OSFile(str(path))).read_all()
+    file = pa.OSFile(str(path))
+    table = pa.ipc.open_file(file).read_all()
     state = json.loads(table.schema.metadata[b"state"])
     return table.replace_schema_metadata(None), state
