@@ -147,9 +147,9 @@ class Clock(ClockedRounds):
         return dropped
 
     def next_group(self):
-        self.begun += 1
-        tokens = pa.array([[0], [0] * self.lengths[self.begun - 1]], pa.list_(pa.int32()))
-        return pa.table({"tokens": tokens, "group": [self.begun - 1] * 2})
+        self.groups_begun += 1
+        tokens = pa.array([[0], [0] * self.lengths[self.groups_begun - 1]], pa.list_(pa.int32()))
+        return pa.table({"tokens": tokens, "group": [self.groups_begun - 1] * 2})
 
 
 def clock_of(lengths, schedule):
@@ -395,7 +395,7 @@ def scores_by_the_clock(policy, max_lag=None, groups=4000):
     clock = clock_of(lengths, schedule_of(policy, max_lag, concurrency=8, prompts=2, rounds=10**9))
     trained = []
     number = 0
-    while clock.begun < groups:
+    while clock.groups_begun < groups:
         trained += numbers_of(clock.take_batch(number))
         number += 1
     return scores[trained], is_long[numbers_of(clock.dropped)]

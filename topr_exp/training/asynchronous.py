@@ -51,7 +51,7 @@ class AsyncRounds(Rounds, ABC):
         batch = self.take_batch(update_index)
         ages = np.array([update_index - group.born for group in batch])
         is_stale = bool(ages.any())
-        return RoundGroups(tables_of(batch), is_stale, ages, age_metrics(ages))
+        return RoundGroups(tables_of(batch), is_stale, ages=ages, metrics=age_metrics(ages))
 
     @abstractmethod
     def take_batch(self, update_index: int) -> list[Group]:
@@ -71,8 +71,10 @@ class AsyncRounds(Rounds, ABC):
             table = pa.concat_tables(tables_of(self.queue))
         born = np.array([group.born for group in self.queue], np.int32)
         due = np.array([group.due for group in self.queue], np.float64)
-        table = table.append_column("born", pa.array(born.repeat(self.n)))
-        table = table.append_column("due", pa.array(due.repeat(self.n)))
+        born_by_row = born.repeat(self.n)
+        due_by_row = due.repeat(self.n)
+        table = table.append_column("born", pa.array(born_by_row))
+        table = table.append_column("due", pa.array(due_by_row))
         return {QUEUE: arrow_bytes(table, self.state())}
 
     def state(self) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class AsyncRounds(Rounds, ABC):
         self.restore_state(state)
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self.summary = state["summary"]  # names the metrics of an update that samples nothing
+        self.summary = state["summary"]  # an update that samples nothing records NaN under these names
 
 
 def age_metrics(ages: NDArray[np.int64]) -> dict[str, float]:

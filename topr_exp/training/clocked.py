@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
+from topr_exp.sampling.sampler import Seed
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest_length, tables_of
 from topr_exp.training.dropped_shares import DroppedShares
 from topr_exp.training.rounds import NothingKeptError, RoundGroups
@@ -32,10 +33,10 @@ class ClockedRounds(AsyncRounds):
         assert self.schedule.tokens_per_update is not None
         self.concurrency = self.schedule.concurrency
         self.tokens_per_update = self.schedule.tokens_per_update
-        self.policy = self.schedule.policy
-        self.may_drop = type(self.policy).drops is not StalenessPolicy.drops
+        self.staleness_policy = self.schedule.policy
+        self.may_drop = type(self.staleness_policy).drops is not StalenessPolicy.drops
         self.dropped_shares = DroppedShares(self.collector.questions.problems)
-        self.begun = 0  # number of groups begun so far
+        self.groups_begun = 0  # number of groups begun so far
         self.now = 0.0  # on the virtual clock: the time of one update is 1
         self.trainer_idle = 0.0  # units of time since the last update
         self.sampler_idle = 0.0
@@ -58,10 +59,10 @@ class ClockedRounds(AsyncRounds):
         self.sampler_idle = 0.0
         if self.schedule.in_flight:
             self.continue_with_current_weights(update_index)
-        capacity = self.policy.room(self.prompts, self.concurrency)
+        capacity = self.staleness_policy.room(self.groups_per_round, self.concurrency)
         batch = self.wait_for_batch(update_index, capacity)
-        if self.policy.waits:
-            capacity -= self.prompts  # the batch keeps its places until the update is computed
+        if self.staleness_policy.waits:
+            capacity -= self.groups_per_round  # the batch keeps its places until the update is computed
         self.pass_update(update_index, capacity)
         if self.schedule.in_flight:
             # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
@@ -78,7 +79,7 @@ class ClockedRounds(AsyncRounds):
         dropped_count = 0
         while True:
             dropped_count += len(self.drop_stale(update_index))
-            if dropped_count > MAX_DROPS * self.prompts:
+            if dropped_count > MAX_DROPS * self.groups_per_round:
                 raise TOPRError(
                     f"schedule.when_stale drops all: {dropped_count} groups before update {update_index + 1}"
                 )
@@ -93,14 +94,16 @@ class ClockedRounds(AsyncRounds):
 
     def next_batch(self, update_index: int) -> list[Group]:
         """List the groups that the policy trains on next; none while too few of them are complete."""
-        ranked = []
+        ranked_positions = []
         for position, group in enumerate(self.queue):
-            if self.policy.waits or self.is_complete(group):
-                rank = self.policy.rank(waiting_group(group, position, update_index))
-                ranked.append((rank, position))
-        ranked.sort()
-        batch = [self.queue[position] for _, position in ranked[: self.prompts]]
-        if len(batch) < self.prompts or not all(map(self.is_complete, batch)):
+            if self.staleness_policy.waits or self.is_complete(group):
+                waiting = waiting_group(group, position, update_index)
+                rank = self.staleness_policy.rank(waiting)
+                ranked_positions.append((rank, position))
+        ranked_positions.sort()
+        lowest_ranks = ranked_positions[: self.groups_per_round]
+        batch = [self.queue[position] for _, position in lowest_ranks]
+        if len(batch) < self.groups_per_round or not all(map(self.is_complete, batch)):
             return []
         return batch
 
@@ -109,7 +112,7 @@ class ClockedRounds(AsyncRounds):
         dropped = []
         for position, group in enumerate(self.queue):
             waiting = waiting_group(group, position, update_index)
-            if self.is_complete(group) and self.policy.drops(waiting):
+            if self.is_complete(group) and self.staleness_policy.drops(waiting):
                 dropped.append(group)
         self.remove_groups(dropped)
         self.dropped_shares.add(tables_of(dropped), is_dropped=True)
@@ -144,27 +147,31 @@ class ClockedRounds(AsyncRounds):
     def pass_update(self, update_index: int, capacity: int) -> None:
         """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
         end = self.time_after(self.tokens_per_update)
-        if update_index + 1 < self.rounds:
+        is_last_update = update_index + 1 >= self.round_count
+        if is_last_update:
+            self.now = end
+            return
+        self.begin_groups(update_index, capacity)
+        while self.next_completion() <= end:
+            self.pass_time(self.next_completion())
             self.begin_groups(update_index, capacity)
-            while self.next_completion() <= end:
-                self.pass_time(self.next_completion())
-                self.begin_groups(update_index, capacity)
-            self.pass_time(end)
-        self.now = end
+        self.pass_time(end)
 
     def begin_groups(self, update_index: int, capacity: int) -> None:
         """Draw groups with the current weights, until enough are under way or the queue holds `capacity` groups."""
         while len(self.under_way()) < self.concurrency and len(self.queue) < capacity:
             table = self.next_group()
-            self.queue.append(Group(table, update_index, self.time_after(longest_length(table))))
+            due = self.time_after(longest_length(table))
+            self.queue.append(Group(table, update_index, due))
 
     def next_group(self) -> pa.Table:
         """Draw the completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
         for _ in range(self.problem_count):
-            epoch, position = divmod(self.begun, self.problem_count)
-            index = self.order_prompts(epoch)[position : position + 1]
-            groups = self.sample_groups(index, self.begun, max_draws=1)
-            self.begun += 1
+            epoch, position = divmod(self.groups_begun, self.problem_count)
+            problem_order = self.order_problems(epoch)
+            next_problem = problem_order[position : position + 1]
+            groups = self.sample_groups(next_problem, self.groups_begun, max_draws=1)
+            self.groups_begun += 1
             if groups:
                 return groups[0]
         raise NothingKeptError(
@@ -182,16 +189,22 @@ class ClockedRounds(AsyncRounds):
             positions = positions_under_way[start : start + shard_size]
             groups = [self.queue[position] for position in positions]
             lengths = [length_by_position[position] for position in positions]
-            kept_tokens = np.repeat(lengths, self.n)  # by completion
             seed = (self.iteration, update_index, start, IN_FLIGHT)
-            redrawn = self.collector.redraw(pa.concat_tables(tables_of(groups)), kept_tokens, seed)
-            redrawn_tables = self.split_groups(redrawn)
-            for position, group, table in zip(positions, groups, redrawn_tables, strict=True):
-                length = length_by_position[position]
+            redrawn_tables = self.redraw_groups(groups, lengths, seed)
+            for position, group, length, table in zip(positions, groups, lengths, redrawn_tables, strict=True):
                 born = group.born
                 if length == 0:  # no token is by older weights
                     born = update_index
-                self.queue[position] = Group(table, born, self.time_after(longest_length(table) - length))
+                remaining_tokens = longest_length(table) - length
+                due = self.time_after(remaining_tokens)
+                self.queue[position] = Group(table, born, due)
+
+    def redraw_groups(self, groups: list[Group], lengths: list[int], seed: Seed) -> list[pa.Table]:
+        """Draw the completions of groups again from a length on, one for each group; returns their tables."""
+        table = pa.concat_tables(tables_of(groups))
+        kept_tokens = np.repeat(lengths, self.n)  # by completion
+        redrawn = self.collector.redraw(table, kept_tokens, seed)
+        return self.split_groups(redrawn)
 
     def lengths_so_far(self) -> dict[int, int]:
         """Count the tokens so far of the longest completion of each group under way, by position in the queue."""
@@ -206,12 +219,16 @@ class ClockedRounds(AsyncRounds):
     # ---- checkpoints
 
     def state(self) -> dict[str, Any]:
-        counts = self.dropped_shares.counts
-        return {"begun": self.begun, "now": self.now, "usage": counts, **super().state()}
+        return {
+            "begun": self.groups_begun,
+            "now": self.now,
+            "usage": self.dropped_shares.counts,
+            **super().state(),
+        }
 
     def restore_state(self, state: dict[str, Any]) -> None:
         super().restore_state(state)
-        self.begun = state["begun"]
+        self.groups_begun = state["begun"]
         self.now = state["now"]
         self.dropped_shares.counts.update(state["usage"])
 
