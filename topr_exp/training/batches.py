@@ -62,12 +62,10 @@ def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: Toke
     if training_set.description["unit"] != "pairs":
         return batch_of_rows(training_set, rows, mask, scores)
     pair_count = len(rows) // 2
-
-    def half(part: slice) -> Batch:
-        return batch_of_rows(training_set, rows[part], mask[part], TokenScores(scores.logp[part]))
-
-    chosen = half(slice(None, pair_count))
-    rejected = half(slice(pair_count, None))
+    chosen_scores = TokenScores(scores.logp[:pair_count])
+    rejected_scores = TokenScores(scores.logp[pair_count:])
+    chosen = batch_of_rows(training_set, rows[:pair_count], mask[:pair_count], chosen_scores)
+    rejected = batch_of_rows(training_set, rows[pair_count:], mask[pair_count:], rejected_scores)
     return PairBatch(chosen, rejected)
 
 
@@ -80,21 +78,22 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
     def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=logp.device)
 
-    def by_token(values_of_rows: Sequence[NDArray[np.float32]]) -> Tensor:
+    def padded(values_of_rows: Sequence[NDArray[np.float32]]) -> Tensor:
         """Pad each row's values, [tokens] or [tokens, k], to [B, T] or [B, T, k]."""
-        return pad_tokens(torch.from_numpy(np.concatenate(values_of_rows)).to(logp.device), mask)
+        values = torch.from_numpy(np.concatenate(values_of_rows))
+        return pad_tokens(values.to(logp.device), mask)
 
     def token_column(name: str) -> Tensor | None:
         """Pad a column of numbers by token to [B, T]; None without such a column."""
         if not completions.has(name):
             return None
-        values = completions.lists(name)
-        return by_token([values[row] for row in rows.tolist()])
+        column = completions.lists(name)
+        return padded([column[row] for row in rows.tolist()])
 
     mu_logp = token_column("mu_logp")
     head_mu_logp = None
     if scores.head_logp is not None:
-        head_mu_logp = by_token([completions.top_tokens(row).logp for row in rows.tolist()])
+        head_mu_logp = padded([completions.top_tokens(row).logp for row in rows.tolist()])
     return Batch(
         logp=logp,
         mu_logp=mu_logp if mu_logp is not None else logp.detach(),
@@ -169,8 +168,8 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
         return by_length
     longest_by_group = np.zeros(len(problems), dtype=lengths.dtype)
     np.maximum.at(longest_by_group, group, lengths)
-    longest_in_group = longest_by_group[group]  # by example
-    by_problem = np.lexsort((lengths, group, longest_in_group))  # the last key counts first
+    # Groups by their longest example, and the examples of a group by length; the last key counts first.
+    by_problem = np.lexsort((lengths, group, longest_by_group[group]))
 
     shape = shape_of(model)
 

@@ -64,20 +64,21 @@ class Collector:
         if round_number == first_shard == distributed.rank() == 0:
             warn_of_idle_processes(shard_count, self.sampler.config.prompts_per_shard)
         own_shards = range(distributed.rank(), shard_count, distributed.world_size())
-        table_by_shard = {}
+        sampled_tables = {}  # by shard, as `graded_tables`
+        graded_tables = {}
         with self.policy_for_sampling() as policy:
             with self.stage_timer("sampling"):
                 for shard in own_shards:
                     shard_of_round = first_shard + shard
-                    table_by_shard[shard] = self.sample_shard(
+                    sampled_tables[shard] = self.sample_shard(
                         policy, indices_by_shard[shard], round_number, shard_of_round
                     )
                 self.sampler.sleep()  # after all shards: an engine that slept takes all weights again
-            for shard in own_shards:
-                table_by_shard[shard] = self.grade_and_score(table_by_shard[shard], policy, indices_by_shard[shard])
-        for tables_of_rank in distributed.all_gather(table_by_shard):
-            table_by_shard |= tables_of_rank
-        ordered_tables = [table_by_shard[shard] for shard in range(shard_count)]
+            for shard, table in sampled_tables.items():
+                graded_tables[shard] = self.grade_and_score(table, policy, indices_by_shard[shard])
+        for tables_of_rank in distributed.all_gather(graded_tables):
+            graded_tables |= tables_of_rank
+        ordered_tables = [graded_tables[shard] for shard in range(shard_count)]
         table = pa.concat_tables(ordered_tables).combine_chunks()
         self.trainer.count_sampled(token_count(table))
         return table
@@ -100,8 +101,8 @@ class Collector:
         stop = self.questions.stop
         prompts = [self.questions.prompts[index].tolist() for index in indices]
         seed: Seed = (sampler.config.seed, self.iteration, round_number)
-        if shard:
-            seed += (shard,)
+        if shard > 0:  # the first takes the round's own seed
+            seed = (*seed, shard)
         samples = draw_samples(sampler, policy, prompts, self.n, seed, stop)
         return table_of_samples(policy, samples, stop)
 
@@ -115,16 +116,18 @@ class Collector:
         is_unfinished = Ragged(table["tokens"]).lengths() > kept_tokens
         samples = first_tokens(table, kept_tokens)
         unfinished_samples = list(compress(samples, is_unfinished))
-        prompts = [self.questions.prompts[problem].tolist() for problem in problem_index[is_unfinished]]
+        unfinished_problems = problem_index[is_unfinished]
+        prompts = [self.questions.prompts[problem].tolist() for problem in unfinished_problems]
         stop = self.questions.stop
         sampler_seed = (self.sampler.config.seed, *seed)
         with self.policy_for_sampling() as policy:
             with self.stage_timer("sampling"):
-                self.sampler.sample(policy, prompts, 1, sampler_seed, stop, unfinished_samples)  # extends them in place
+                # In place, so that `samples` has all completions afterwards.
+                self.sampler.sample(policy, prompts, 1, sampler_seed, stop, unfinished_samples)
             samples_by_group = split_every(samples, self.n)
             problem_of_group = problem_index[:: self.n]
-            redrawn = table_of_samples(policy, samples_by_group, stop)
-            redrawn = self.grade_and_score(redrawn, policy, problem_of_group)
+            sampled = table_of_samples(policy, samples_by_group, stop)
+            redrawn = self.grade_and_score(sampled, policy, problem_of_group)
         extra_tokens = token_count(redrawn) - token_count(table)
         self.trainer.count_sampled(extra_tokens)
         return with_logp_of_kept_tokens(redrawn, table, kept_tokens)
@@ -138,7 +141,8 @@ class Collector:
         completions = Completions(questions.problems, questions.prompts, table)
         rows = range(len(completions))
         with self.stage_timer("grading"):
-            verdicts = grade(self.grader, completions.texts(rows), completions.problem_index, questions.problems)
+            texts = completions.texts(rows)
+            verdicts = grade(self.grader, texts, completions.problem_index, questions.problems)
         graded = with_verdicts(completions, verdicts)
         batch_size = self.trainer.config.score_batch_size
         policy_by_column = {"logp": policy}
@@ -148,8 +152,8 @@ class Collector:
         with self.stage_timer("scoring"):
             for name, scoring_policy in policy_by_column.items():
                 columns[name] = log_probabilities(scoring_policy, graded, rows, batch_size, self.report_scored)
-        index_among_all = indices.repeat(self.n)  # so far `problem` counts those of this table
-        columns["problem"] = pa.array(index_among_all, pa.int32())
+        problem_index = indices.repeat(self.n)  # among all problems: so far `problem` counts those of this table
+        columns["problem"] = pa.array(problem_index, pa.int32())
         return graded.with_columns(columns).table
 
     def completions(self, table: pa.Table) -> Completions:
@@ -172,9 +176,9 @@ def first_tokens(table: pa.Table, counts: TokenCounts) -> list[Sample]:
 
 def with_logp_of_kept_tokens(redrawn: pa.Table, original: pa.Table, kept_tokens: TokenCounts) -> pa.Table:
     """Take log π of the tokens that stayed from `original`, where the weights that drew them scored them."""
-    logprobs = []
     original_column = Ragged(original["logp"])
     redrawn_column = Ragged(redrawn["logp"])
+    logprobs = []
     for original_logp, redrawn_logp, count in zip(original_column, redrawn_column, kept_tokens, strict=True):
         logp = np.concatenate([original_logp[:count], redrawn_logp[count:]])
         logprobs.append(logp)
