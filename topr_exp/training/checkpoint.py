@@ -66,8 +66,9 @@ def save(
     """
     path = folder / f"step-{counters['step']:08d}"
     is_main = distributed.is_main_process()
+    # The main process makes a temporary folder; the others, whose context gives None, get its path from there.
     writing = atomic_folder(path) if is_main else disk_errors(f"write {path}")
-    with writing as folder_of_main:  # temporary; None on other processes
+    with writing as folder_of_main:
         temporary_folder = distributed.broadcast(folder_of_main)
         assert temporary_folder is not None
         checksums = write_rows(temporary_folder, model, optimizer)
@@ -125,9 +126,11 @@ def row_share(weight: Tensor) -> RowShare:
         return RowShare(0, 1, is_written_here=distributed.is_main_process())
     mesh = weight.device_mesh
     row_dimension = sharding_dimension(weight)
-    indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim)]
-    part_index = indices.pop(row_dimension)
-    is_first_copy = not any(indices)  # along the other dimensions processes hold copies
+    is_first_copy = True
+    for dimension in range(mesh.ndim):  # along all but one processes hold copies
+        if dimension != row_dimension and mesh.get_local_rank(dimension) > 0:
+            is_first_copy = False
+    part_index = mesh.get_local_rank(row_dimension)
     return RowShare(part_index, mesh.size(row_dimension), is_written_here=is_first_copy)
 
 
@@ -147,15 +150,17 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
 
 
 def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare) -> dict[str, Tensor]:
-    """Collect this process's rows of weights and optimizer state; in the first part what every process has, too."""
+    """Collect this process's rows of weights and optimizer state; the first part also has what all processes share."""
     tensors: dict[str, Tensor] = {}
     for name, weight in trained_weights(model):
-        values = {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}
-        for key, value in values.items():
+        entries = {WEIGHT: weight.detach()}
+        entries |= optimizer.state.get(weight, {})
+        for key, value in entries.items():
             tensor = torch.as_tensor(value)
             is_by_rows = follows_rows(key, tensor.ndim, weight)
             if is_by_rows or share.part_index == 0:
-                tensors[f"{key}/{name}"] = local_part(tensor).contiguous().cpu()
+                part = local_part(tensor)
+                tensors[f"{key}/{name}"] = part.contiguous().cpu()
     return tensors
 
 
@@ -209,8 +214,9 @@ def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer)
     if value.ndim == 0:
         if not value.is_floating_point():
             return int(value)
-        is_read_by_kernel = optimizer.defaults.get("fused")  # the number of AdamW's steps
-        return value.to(weight.device) if is_read_by_kernel else value
+        if optimizer.defaults.get("fused"):  # its kernel reads the number of AdamW's steps
+            return value.to(weight.device)
+        return value
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
         return value

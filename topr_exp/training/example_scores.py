@@ -33,8 +33,8 @@ def score_completions(
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
         sequence = token_sequence(prompt, completion, policy)
         sequences.append(sequence)
-        prompt_key = sequence[0].tobytes()
-        prompt_number = number_by_prompt.setdefault(prompt_key, len(number_by_prompt))
+        prompt_array, _ = sequence
+        prompt_number = number_by_prompt.setdefault(prompt_array.tobytes(), len(number_by_prompt))
         prompt_numbers.append(prompt_number)
     lengths = list(map(len, token_ids))
     order = np.lexsort((lengths, prompt_numbers))  # completions of a prompt may share its computation
@@ -74,8 +74,9 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
         sequence = token_sequence(prompt, completion, policy)
-        token_logp = score_tokens(policy.model, Inputs([sequence], policy.device)).logp
-        mean_logp = token_logp.sum() / len(completion)
+        inputs = Inputs([sequence], policy.device)
+        scores = score_tokens(policy.model, inputs)
+        mean_logp = scores.logp.sum() / len(completion)
         gradients = torch.autograd.grad(mean_logp, weights, materialize_grads=True)
         yield torch.cat([gradient.flatten().float() for gradient in gradients])
 
