@@ -82,12 +82,13 @@ class Inputs:
     def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
         """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn."""
         assert self.drawable is not None
-        counts = self.drawable.counts[start : start + len(logits)]
-        ids_start = self.drawable.counts[:start].sum()
-        ids = self.drawable.ids[ids_start : ids_start + counts.sum()]
-        rows = np.arange(len(logits)).repeat(counts)  # of `logits`, one for each id
+        row_count = len(logits)
+        counts = self.drawable.counts[start : start + row_count]
+        first_id = self.drawable.counts[:start].sum()
+        ids = self.drawable.ids[first_id : first_id + counts.sum()]
+        row_of_id = np.arange(row_count).repeat(counts)
         mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
-        mask[torch.from_numpy(rows), torch.from_numpy(ids)] = 0
+        mask[torch.from_numpy(row_of_id), torch.from_numpy(ids)] = 0
         return logits + mask
 
     def gather_head(self, logp: Tensor, start: int) -> Tensor:
@@ -178,7 +179,8 @@ def padded_input(inputs: Inputs) -> ModelInput:
         row[: len(tokens)] = tokens
     row_starts = width * np.arange(len(ids))  # in the flattened ids
     completion_starts = row_starts + inputs.prompt_lengths
-    predictors = predictor_indices(completion_starts - 1, completion_starts, inputs.lengths)
+    prompt_ends = completion_starts - 1
+    predictors = predictor_indices(prompt_ends, completion_starts, inputs.lengths)
     return ModelInput(ids, predictors)
 
 
@@ -195,9 +197,9 @@ def packed_input(tree: Tree, inputs: Inputs, dtype: torch.dtype) -> ModelInput:
         "attention_mask": inputs.tensor(np.ones((1, 1, 1, 1), dtype=bool)),
         "tree": padded_levels(tree, inputs.device, dtype),
     }
-    row = tree.ids.astype(np.int64)
+    ids = tree.ids.astype(np.int64)
     predictors = predictor_indices(tree.prompt_ends, tree.completion_starts, inputs.lengths)
-    return ModelInput(row[None], predictors, options)
+    return ModelInput(ids[None], predictors, options)
 
 
 def predictor_indices(prompt_ends: Int64s, completion_starts: Int64s, lengths: Int64s) -> Int64s:
@@ -208,6 +210,7 @@ def predictor_indices(prompt_ends: Int64s, completion_starts: Int64s, lengths: I
     first_targets = np.cumsum(lengths) - lengths  # [B] of each completion, among the N tokens of all
     # A completion's token t is target first_target + t; the token at completion_start + t - 1 predicts it.
     offsets = completion_starts - 1 - first_targets
-    indices = offsets.repeat(lengths) + np.arange(lengths.sum())
+    targets = np.arange(lengths.sum())  # [N]
+    indices = offsets.repeat(lengths) + targets
     indices[first_targets] = prompt_ends
     return indices

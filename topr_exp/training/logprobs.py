@@ -113,18 +113,21 @@ class TokenScorer:
 
         statistics: False leaves out the entropy, which a backward pass has no use for.
         """
+        inputs = self.inputs
         logp = logits.log_softmax(-1)
         drawable_logp = logp
-        if self.inputs.drawable is not None:
-            drawable_logp = self.inputs.mask_undrawable(logits, start).log_softmax(-1)
-        targets = self.inputs.targets[start : start + len(logits)]
-        columns = [drawable_logp.gather(-1, targets[:, None])[:, 0]]
+        if inputs.drawable is not None:
+            drawable_logits = inputs.mask_undrawable(logits, start)
+            drawable_logp = drawable_logits.log_softmax(-1)
+        targets = inputs.targets[start : start + len(logits)]
+        target_logp = drawable_logp.gather(-1, targets[:, None])  # [n, 1]
+        columns = [target_logp[:, 0]]
         if self.reference_logp is not None:
             reference_logp = self.reference_logp(start, len(logits))
             kl_terms = logp.exp() * (logp - reference_logp)
             columns.append(kl_terms.sum(-1))
-        if self.inputs.scores_head:
-            columns.append(self.inputs.gather_head(logp, start))
+        if inputs.scores_head:
+            columns.append(inputs.gather_head(logp, start))
         if self.entropy and statistics:
             with torch.no_grad():
                 entropy_terms = logp.exp() * logp

@@ -108,18 +108,22 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     completion_starts: list[TokenPlace] = []
     for key, (prompt, completion) in zip(prompt_keys, sequences, strict=True):
         suffix = prompt[prefix_length:]
-        prompt_segment = root
-        if len(suffix):
-            if share_prompts and completion_counts[key] > 1 and key not in shared_suffixes:
+        if not len(suffix):
+            prompt_segment = root
+        elif share_prompts and completion_counts[key] > 1:
+            if key not in shared_suffixes:
                 shared_suffixes[key] = add_segment(suffix, root)
-            prompt_segment = shared_suffixes.get(key)
-        if prompt_segment is not None:
-            prompt_ends.append(TokenPlace(prompt_segment, len(prompt_segment.tokens) - 1))
-            completion_starts.append(TokenPlace(add_segment(completion, prompt_segment), 0))
+            prompt_segment = shared_suffixes[key]
         else:
+            prompt_segment = None
+        if prompt_segment is None:  # the completion continues the suffix in one segment
             segment = add_segment(np.concatenate([suffix, completion]), root)
             prompt_ends.append(TokenPlace(segment, len(suffix) - 1))
             completion_starts.append(TokenPlace(segment, len(suffix)))
+        else:
+            segment = add_segment(completion, prompt_segment)
+            prompt_ends.append(TokenPlace(prompt_segment, len(prompt_segment.tokens) - 1))
+            completion_starts.append(TokenPlace(segment, 0))
     return Tree(
         levels=[level for level in levels if level],
         prompt_ends=row_indices(levels, prompt_ends),
@@ -129,15 +133,16 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
 
 def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> Int64s:
     """Return the index of each token in the row of all segments, level after level."""
-    starts_by_level = []  # of each segment in the row
+    segment_starts_by_level = []  # in the row
     level_start = 0
     for level in levels:
         lengths = lengths_of(level)
-        starts_by_level.append(level_start + np.cumsum(lengths) - lengths)
+        starts_in_level = np.cumsum(lengths) - lengths
+        segment_starts_by_level.append(level_start + starts_in_level)
         level_start += int(lengths.sum())
     indices = []
     for segment, offset in places:
-        segment_start = starts_by_level[segment.depth][segment.index]
+        segment_start = segment_starts_by_level[segment.depth][segment.index]
         indices.append(segment_start + offset)
     return np.array(indices, np.int64)
 
@@ -147,8 +152,8 @@ def common_prefix_length(rows: Sequence[Ids]) -> int:
     length = min(map(len, rows))
     for row in rows[1:]:
         is_equal = row[:length] == rows[0][:length]
-        first_difference = np.argmin(np.append(is_equal, False))
-        length = min(length, int(first_difference))
+        if not is_equal.all():
+            length = int(is_equal.argmin())  # the first that is not
     return length
 
 

@@ -71,8 +71,8 @@ def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[
     for depth, segments in enumerate(tree.levels):
         if depth > 0:
             parents = np.array([segment.parent_index for segment in segments], dtype=np.int64)
-            ancestors = [rows[parents] for rows in ancestors]  # a segment's are its parent's, and the parent
-            ancestors.append(parents)
+            ancestors_of_parents = [rows[parents] for rows in ancestors]
+            ancestors = [*ancestors_of_parents, parents]
         lengths = lengths_of(segments)
         start = end
         end = start + int(lengths.sum())
@@ -143,10 +143,12 @@ def attention(
     if levels is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
-    # Under autocast rotation leaves query and key in float32, which attention would round only after they were moved.
+    # As [tokens, heads, size], which levels pad and attention takes transposed. Under autocast rotation leaves query
+    # and key in float32, which attention would round only after they were moved.
     query = query[0].transpose(0, 1).to(value.dtype)
     key = key[0].transpose(0, 1).to(value.dtype)
     value = value[0].transpose(0, 1)
+    scale = options.get("scaling")
     keys_by_level: list[Tensor] = []
     values_by_level: list[Tensor] = []
     outputs = []
@@ -156,7 +158,7 @@ def attention(
         level_query = level.pad(query).transpose(1, 2)
         level_key = with_ancestors(keys_by_level, level).transpose(1, 2)
         level_value = with_ancestors(values_by_level, level).transpose(1, 2)
-        output = attend(level_query, level_key, level_value, level.mask, options.get("scaling"))
+        output = attend(level_query, level_key, level_value, level.mask, scale)
         outputs.append(level.unpad(output.transpose(1, 2)))
     return torch.cat(outputs)[None], None
 
