@@ -61,7 +61,8 @@ def compile_layers(model: Any) -> None:
     layers = layers_for("compile", model)
     AttentionInterface.register(tree_attention.NAME, torch.compiler.disable(tree_attention.attention))
     for layer in layers:
-        layer.forward = partial(forward_by_cache, layer.forward, torch.compile(layer.forward, dynamic=True))
+        compiled = torch.compile(layer.forward, dynamic=True)
+        layer.forward = partial(forward_by_cache, layer.forward, compiled)
 
 
 def forward_by_cache(eager: Callable[..., Any], compiled: Callable[..., Any], *inputs: Any, **options: Any) -> Any:

@@ -34,8 +34,8 @@ class Squares(NamedTuple):
     weight: Tensor
     gradient: Tensor  # this process's rows of it
     total: Tensor  # a number, over all rows
-    row: Tensor | None  # [..., rows] of this process; None of vectors
-    column: Tensor | None  # [..., columns] over all rows; None of vectors
+    by_row: Tensor | None  # [..., rows] of this process; None of vectors
+    by_column: Tensor | None  # [..., columns] over all rows; None of vectors
 
 
 class Adafactor(torch.optim.Optimizer):
@@ -72,12 +72,12 @@ class Adafactor(torch.optim.Optimizer):
         weights = [weight for weight in group["params"] if weight.grad is not None]
         self.squares = list(map(sums_of_squares, weights))
         totals = []
-        columns = []  # of matrices: a process has some of their rows, but whole matrices of a stack
+        column_sums = []  # of matrices: a process has some of their rows, but whole matrices of a stack
         for squares in self.squares:
             totals.append(squares.total)
-            if squares.column is not None and squares.weight.ndim == 2:
-                columns.append(squares.column)
-        self.sum_over_processes(totals + columns)
+            if squares.by_column is not None and squares.weight.ndim == 2:
+                column_sums.append(squares.by_column)
+        self.sum_over_processes(totals + column_sums)
         norm = torch.stack(totals).sum().sqrt()
         self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
         return norm
@@ -109,7 +109,8 @@ class Adafactor(torch.optim.Optimizer):
         rms = self.scale * unclipped_mean_square.sqrt()
         excess = (rms / self.LARGEST_RMS).clamp(min=1.0)
         step_size = group["lr"] * self.scale / excess
-        weight.addcmul_(squares.gradient, -step_size * row_factor)
+        row_steps = -step_size * row_factor
+        weight.addcmul_(squares.gradient, row_steps)
 
     def advance_state(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
         """Advance a weight's running means by a step; returns the factors that make its gradient the update.
@@ -124,15 +125,17 @@ class Adafactor(torch.optim.Optimizer):
         def update_running_mean(name: str, total: Tensor, count: int) -> Tensor:
             """Update the running mean `name` by the mean of `count` squares that add up to `total`; returns it."""
             mean_square = self.scale.square() * total / count + self.EPSILON  # of the clipped gradient
-            running_mean = state.setdefault(name, torch.zeros_like(mean_square))
+            if name not in state:
+                state[name] = torch.zeros_like(mean_square)
+            running_mean = state[name]
             return running_mean.mul_(decay).add_(mean_square, alpha=1 - decay)
 
-        if squares.row is None or squares.column is None:
+        if squares.by_row is None or squares.by_column is None:
             entry_means = update_running_mean("exp_avg_sq", squares.gradient.square(), 1)
             return entry_means.rsqrt(), None
         row_count, column_count = squares.weight.shape[-2:]
-        row_means = update_running_mean("exp_avg_sq_row", squares.row, column_count)
-        column_means = update_running_mean("exp_avg_sq_col", squares.column, row_count)
+        row_means = update_running_mean("exp_avg_sq_row", squares.by_row, column_count)
+        column_means = update_running_mean("exp_avg_sq_col", squares.by_column, row_count)
         matrix_mean = column_means.mean(-1, keepdim=True)  # as of the rows, some of which other processes have
         row_factor = (row_means / matrix_mean).rsqrt()
         column_factor = column_means.rsqrt()
@@ -147,8 +150,8 @@ class Adafactor(torch.optim.Optimizer):
         process_group = weight.device_mesh.get_group(row_dimension)
         message = torch.cat([tensor.flatten() for tensor in tensors])
         torch.distributed.all_reduce(message, group=process_group)
-        sums = message.split([tensor.numel() for tensor in tensors])
-        for tensor, total in zip(tensors, sums, strict=True):
+        sizes = [tensor.numel() for tensor in tensors]
+        for tensor, total in zip(tensors, message.split(sizes), strict=True):
             tensor.copy_(total.view(tensor.shape))
 
 
@@ -157,11 +160,13 @@ def sums_of_squares(weight: Tensor) -> Squares:
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
-        total = torch.linalg.vector_norm(gradient).square()
-        return Squares(weight, gradient, total, row=None, column=None)
-    row = torch.linalg.vector_norm(gradient, dim=-1).square()
-    column = torch.linalg.vector_norm(gradient, dim=-2).square()
-    return Squares(weight, gradient, row.sum(), row, column)
+        norm = torch.linalg.vector_norm(gradient)
+        return Squares(weight, gradient, norm.square(), by_row=None, by_column=None)
+    row_norms = torch.linalg.vector_norm(gradient, dim=-1)
+    column_norms = torch.linalg.vector_norm(gradient, dim=-2)
+    by_row = row_norms.square()
+    by_column = column_norms.square()
+    return Squares(weight, gradient, by_row.sum(), by_row, by_column)
 
 
 def scaled_squares(gradient: Tensor, row_factor: Tensor, column_factor: Tensor | None) -> Tensor:

@@ -79,7 +79,8 @@ class OutputLayer:
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
         """
         vocabulary = len(self.weight)
-        chunk_size = max(1, LOGITS_AT_A_TIME[hidden.device.type] // vocabulary)
+        logits_at_a_time = LOGITS_AT_A_TIME[hidden.device.type]
+        chunk_size = max(1, logits_at_a_time // vocabulary)
         scoring = ChunkedScoring(self, score, chunk_size)
         if torch.is_grad_enabled() and len(hidden) > chunk_size:
             return ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
@@ -96,12 +97,14 @@ class ChunkedScoring:
 
     def forward(self, hidden: Tensor) -> Scores:
         """Compute scores [N, ...] of hidden states [N, H]."""
-        scores_of_chunks = []
+        scores_by_chunk = []
         for start in range(0, len(hidden), self.chunk_size):
-            logits = self.layer.logits(hidden[start : start + self.chunk_size])
-            scores_of_chunks.append(self.score(logits, start, statistics=True))
-        chunks_by_score = zip(*scores_of_chunks, strict=True)
-        return tuple(torch.cat(chunks) for chunks in chunks_by_score)
+            hidden_chunk = hidden[start : start + self.chunk_size]
+            logits = self.layer.logits(hidden_chunk)
+            scores = self.score(logits, start, statistics=True)
+            scores_by_chunk.append(scores)
+        chunks_by_score = zip(*scores_by_chunk, strict=True)
+        return tuple(map(torch.cat, chunks_by_score))
 
     def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
         """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on.
@@ -111,7 +114,8 @@ class ChunkedScoring:
         logits = self.layer.logits(hidden).requires_grad_()
         with torch.enable_grad():
             scores = self.score(logits, start, statistics=False)
-        (gradient,) = torch.autograd.grad(scores, logits, score_gradients[: len(scores)])
+        gradients_without_statistics = score_gradients[: len(scores)]
+        (gradient,) = torch.autograd.grad(scores, logits, gradients_without_statistics)
         return gradient
 
 

@@ -73,11 +73,12 @@ class DDP(ProcessLayout):
 
     def sum_gradients(self) -> None:
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        has_gradient = torch.tensor([weight.grad is not None for weight in weights], device=weights[0].device).int()
-        torch.distributed.all_reduce(has_gradient, torch.distributed.ReduceOp.MAX)
+        has_gradient_here = [weight.grad is not None for weight in weights]
+        has_gradient = torch.tensor(has_gradient_here, device=weights[0].device).int()
+        torch.distributed.all_reduce(has_gradient, torch.distributed.ReduceOp.MAX)  # on any process
         reductions = []
-        for weight, has_gradient_somewhere in zip(weights, has_gradient.tolist(), strict=True):
-            if not has_gradient_somewhere:
+        for weight, is_summed in zip(weights, has_gradient.tolist(), strict=True):
+            if not is_summed:
                 continue
             if weight.grad is None:  # of an expert that no token of this process chose
                 weight.grad = torch.zeros_like(weight)
@@ -136,7 +137,7 @@ def without_numbers(model: Any) -> Any:
     empty_weights = {}
     for weight in model.parameters():
         empty_weights[id(weight)] = nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
-    return copy.deepcopy(model, empty_weights)
+    return copy.deepcopy(model, memo=empty_weights)  # taken for copies of the weights
 
 
 def shardable_blocks(model: Any) -> list[Any]:

@@ -19,7 +19,8 @@ def has_tensor_cores(weight: Tensor) -> bool:
 def split(matrix: Tensor) -> Parts:
     """Split a float32 matrix into the sum of two in bfloat16, up to 2^-16 of each value."""
     high = matrix.to(torch.bfloat16)
-    return high, (matrix - high).to(torch.bfloat16)
+    remainder = matrix - high
+    return high, remainder.to(torch.bfloat16)
 
 
 def transpose(parts: Parts) -> Parts:
@@ -47,7 +48,9 @@ def add_product(total: Tensor, lhs: Parts, rhs: Parts) -> None:
 
 def add_matrix_product(total: Tensor, lhs: Tensor, rhs: Tensor) -> None:
     """Add the product of two matrices of one dtype to a float32 matrix (float64 for float64) in place."""
-    if lhs.is_cuda and lhs.dtype is not total.dtype:
-        torch.addmm(total, lhs, rhs, out_dtype=total.dtype, out=total)
-    else:
-        total.addmm_(lhs.to(total.dtype), rhs.to(total.dtype))  # of bfloat16: exact products, as on tensor cores
+    dtype = total.dtype
+    if lhs.is_cuda and lhs.dtype is not dtype:
+        torch.addmm(total, lhs, rhs, out_dtype=dtype, out=total)
+        return
+    # Products of two bfloat16 numbers are exact in float32, so this is what tensor cores compute.
+    total.addmm_(lhs.to(dtype), rhs.to(dtype))
