@@ -116,15 +116,15 @@ class MetricAccumulator:
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
         """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group.
 
-        A range of ages goes by its first: `ess_age4`.
+        A range is named by its first age: `ess_age4`.
         """
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
-        range_start_by_group = np.where(ages > 0, 2**exponents, 0)
-        group = torch.cat(self.group).cpu()
-        range_start_by_response = torch.from_numpy(range_start_by_group)[group].to(delta.device)
+        range_starts = np.where(ages > 0, 2**exponents, 0)  # by group
+        group_of_response = torch.cat(self.group).cpu()
+        range_start_of_response = torch.from_numpy(range_starts)[group_of_response].to(delta.device)
         record = {}
-        for range_start in np.unique(range_start_by_group):
-            is_in_range = range_start_by_response == range_start
+        for range_start in np.unique(range_starts):
+            is_in_range = range_start_of_response == range_start
             record[f"ess_age{range_start:g}"] = effective_sample_size(delta[is_in_range])
         return record
 
@@ -143,8 +143,9 @@ def log_ratio_metrics(delta: Tensor, suffix: str) -> dict[str, float]:
     """Compute mean, quantiles and effective sample size of the log-ratios [B] of one verdict."""
     record = {f"log_ratio_{suffix}": float(delta.mean())}
     quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
-    for q, quantile in zip(QUANTILES, quantiles, strict=True):
-        record[f"log_ratio_q{int(100 * q):02d}_{suffix}"] = float(quantile)
+    for share, quantile in zip(QUANTILES, quantiles, strict=True):
+        percent = int(100 * share)
+        record[f"log_ratio_q{percent:02d}_{suffix}"] = float(quantile)
     record[f"ess_{suffix}"] = effective_sample_size(delta)
     return record
 

@@ -107,10 +107,11 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
         if list(shape) != expected:
             raise TOPRError(f"{name} must be of the input_ids, shape {expected}; got {list(shape)}")
     is_sampled = completion_mask.bool()
-    if is_sampled[:, 0].any() or not is_sampled.any(1).all():
+    has_completion = is_sampled.any(1)  # [B]
+    if is_sampled[:, 0].any() or not has_completion.all():
         raise TOPRError("completion_mask must be False at the first token and True at one or more of each row")
-    predictions = sampled_rows(logits, completion_mask)
-    targets = input_ids[:, 1:][is_sampled[:, 1:]]
+    predictions = sampled_rows(logits, completion_mask)  # [N, V]
+    targets = input_ids[is_sampled]  # [N]
     check_token_ids(targets, logits.shape[-1])
     logp = -torch.nn.functional.cross_entropy(predictions, targets, reduction="none")
     return pad_tokens(logp, padded_mask(completion_mask))
@@ -130,9 +131,11 @@ def sampled_rows(logits: Tensor, completion_mask: Tensor) -> Tensor:
     """Select the logits that predict each sampled token, [N, V], float32 or more."""
     import torch
 
-    is_predicted = completion_mask.bool()[:, 1:]  # the logits at a token predict the next one
+    is_sampled = completion_mask.bool()
+    next_is_sampled = is_sampled[:, 1:]  # the logits at a token predict the next one
+    rows = logits[:, :-1][next_is_sampled]
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    return logits[:, :-1][is_predicted].to(dtype)
+    return rows.to(dtype)
 
 
 def padded_mask(completion_mask: Tensor) -> Tensor:
@@ -215,14 +218,18 @@ def head_fields(
     head_mu_logp, head_ids = sampler_rows.log_softmax(-1).topk(size)
     head_logp = logp.gather(-1, head_ids)
     mask = padded_mask(completion_mask)
-    return {"head_logp": pad_tokens(head_logp, mask), "head_mu_logp": pad_tokens(head_mu_logp, mask)}
+    return {
+        "head_logp": pad_tokens(head_logp, mask),
+        "head_mu_logp": pad_tokens(head_mu_logp, mask),
+    }
 
 
 def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
     """Compare the completions of a prompt: fields of a batch, in the dtype of `reward` [B]."""
     import torch
 
-    _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)  # from 0
+    group_numbers = group.cpu().numpy()
+    _, group_indices = np.unique(group_numbers, return_inverse=True)  # from 0
     group_ids = group_indices.astype(np.int32)
     rewards = reward.detach().cpu().numpy()
     statistics = group_statistics(group_ids, rewards)

@@ -219,10 +219,12 @@ class Rounds:
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {round_number}, draw {draw}")
                 indices = rng.permutation(spare_indices)[: self.groups_per_round]
-            if len(groups) >= group_count or not len(indices):
+            has_enough = len(groups) >= group_count
+            if has_enough or not len(indices):
                 break
             table = self.collector.collect(indices, round_number, first_shard)
-            first_shard += math.ceil(len(indices) / shard_size)
+            shard_count = math.ceil(len(indices) / shard_size)
+            first_shard += shard_count
             self.drawn.append(table)
             groups += self.solved_often_enough(table)
             spare_indices = np.setdiff1d(spare_indices, indices)
@@ -300,7 +302,8 @@ class Rounds:
         if completions.reward is not None:
             summary["sampled_reward"] = float(completions.reward.mean())
         is_selected = self.selection.pass_rate is not None
-        if is_selected or self.schedule.asynchronous or self.schedule.replay > 0:  # else each round draws as many
+        count_varies = is_selected or self.schedule.asynchronous or self.schedule.replay > 0
+        if count_varies:  # else each round draws as many
             summary["problems_drawn"] = self.problems_drawn()
         if is_selected:
             summary["problems_kept"] = self.problems_kept

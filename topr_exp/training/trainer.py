@@ -62,8 +62,9 @@ class Trainer:
         if config.compile:
             compile_layers(policy.model)
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
-        # Adafactor clips as it reads the gradient for its statistics.
-        self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
+        self.clip = layout.clip
+        if isinstance(self.optimizer, Adafactor):  # clips as it reads the gradient for its statistics
+            self.clip = self.optimizer.clip
         counters, self.restored = checkpoint.load(folder, policy.model, self.optimizer)  # what this run goes on from
         self.step = counters.get("step", 0)  # updates done
         self.samples = counters.get("samples", 0)  # examples of the updates so far
@@ -116,7 +117,10 @@ class Trainer:
         is_due = self.step < updates and self.should_save(start_time, every)
         if stop or distributed.broadcast(is_due):
             journal.before_checkpoint(self.step, updates)
-            self.save(extra() if distributed.is_main_process() else {})  # the main process alone writes them
+            files = {}
+            if distributed.is_main_process():  # it alone writes them
+                files = extra()
+            self.save(files)
             end_time = time.monotonic()
             self.save_seconds = end_time - start_time
             self.last_save_time = end_time
@@ -157,10 +161,11 @@ class Trainer:
         training_set = global_batch.training_set
         has_mu = training_set.completions.has("mu_logp")
         seconds = time.monotonic() - start_time
+        divisor = self.divisor(global_batch)
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(self.divisor(global_batch), training_set.ages, has_mu=has_mu),
+            **metrics.record(divisor, training_set.ages, has_mu=has_mu),
             **training_set.mean_reward(global_batch.examples),
             "grad_norm": float(norm),
             "lr": rate,
