@@ -71,34 +71,33 @@ def encode_log(
     row_numbers = pa.array(range(len(log.columns)), pa.int32())
     columns = log.columns.append_column("row", row_numbers)  # in the log, whatever is left out below
     matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
-    rendered = [problem for index, problem in enumerate(matched.problems) if index not in matched.prompts]
-    refuse_missing_fields(build_prompter(data).template, [*rendered, *problems])
+    problems_to_render = [problem for index, problem in enumerate(matched.problems) if index not in matched.prompts]
+    refuse_missing_fields(build_prompter(data).template, [*problems_to_render, *problems])
     questions = encode_prompts(matched, data, policy)
     end_token = end_token_of(columns, data, policy)
     columns = fill_missing_columns(columns, policy, data.completion_limit, end_token)
-    # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
-    name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
-    problem_index = matched.problem_index
-
-    faults = token_faults(Ragged(columns["tokens"]), questions.prompts, problem_index, policy)
+    columns = columns.append_column("problem", pa.array(matched.problem_index, pa.int32()))
+    faults = token_faults(Ragged(columns["tokens"]), questions.prompts, matched.problem_index, policy)
     if faults:
         refuse_or_warn(faults, len(columns), data)
-        is_good = np.full(len(columns), True)
-        is_good[list(faults)] = False
-        columns = columns.filter(pa.array(is_good))
-        problem_index = problem_index[is_good]
-        name += " without malformed ones"
-    columns = columns.append_column("problem", pa.array(problem_index, pa.int32()))
+        columns = without_rows(columns, faults)
+    problem_index = columns["problem"].to_numpy()
     columns = columns.append_column("sample", pa.array(index_in_group(problem_index), pa.int32()))
+    if group_size is not None:
+        columns = keep_full_groups(columns, problem_index, group_size, source)
+    if "sampler_logp" in columns.column_names:
+        columns = columns.append_column("mu_logp", columns["sampler_logp"])
+
+    # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
+    name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
+    if faults:
+        name += " without malformed ones"
     if "tokens" not in log.columns.column_names and end_token != policy.tokenizer.eos_token_id:
         name += f" ended by {end_token}"
     if data.completion_limit is not None:
         name += f" cut off at {data.completion_limit}"
     if group_size is not None:
-        columns = keep_full_groups(columns, problem_index, group_size, source)
         name += f" in groups of {group_size}"
-    if "sampler_logp" in columns.column_names:
-        columns = columns.append_column("mu_logp", columns["sampler_logp"])
     # Where each shard begins, and the end of the last one.
     bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
     sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
@@ -121,26 +120,35 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
         kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
         problem_id = row.get("problem_id") or ""
         known_problem = known_problems.get(problem_id)
-        prompt = gold = None
-        if kind is not None:
-            prompt = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
-            gold = row.get("gold")
-            if gold is None and kind != "question" and known_problem is not None:
-                gold = known_problem.answer
+        key = key_of_prompt(row, problem_id, kind=kind, known_problem=known_problem)
         new_index = len(matched.problems)
-        index = index_by_key.setdefault(PromptKey(problem_id, prompt, gold), new_index)
+        index = index_by_key.setdefault(key, new_index)
         matched.problem_index[row_index] = index
-        if index < new_index:
+        is_new = index == new_index
+        if not is_new:
             continue
         if kind is None:
             assert known_problem is not None
             matched.problems.append(known_problem)
         else:
-            problem = logged_problem(row, index, gold=gold or "", known_problem=known_problem)
+            problem = logged_problem(row, index, gold=key.gold or "", known_problem=known_problem)
             matched.problems.append(problem)
             if kind != "question":
                 matched.prompts[index] = kind, row[kind]
     return matched
+
+
+def key_of_prompt(
+    row: Mapping[str, Any], problem_id: str, *, kind: str | None, known_problem: Problem | None
+) -> PromptKey:
+    """Return what rows of one problem have in common; kind: of the row's prompt, known_problem: the run's of its id."""
+    if kind is None:
+        return PromptKey(problem_id, prompt=None, gold=None)
+    prompt = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
+    gold = row.get("gold")
+    if gold is None and kind != "question" and known_problem is not None:
+        gold = known_problem.answer
+    return PromptKey(problem_id, prompt, gold)
 
 
 def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
@@ -294,10 +302,11 @@ def token_faults(
 def is_padded(prompt: TokenIds, completion: TokenIds, policy: Policy) -> bool:
     """Check for a prompt that is padded on the left, or a completion that is after its end token."""
     fillers = {*policy.eos_ids, policy.tokenizer.pad_token_id}
-    end = len(completion)
-    while end and completion[end - 1] in fillers:
-        end -= 1
-    ends_padded = len(completion) - end > 1 and completion[end] in policy.eos_ids
+    text_end = len(completion)
+    while text_end and completion[text_end - 1] in fillers:
+        text_end -= 1
+    final_fillers = completion[text_end:]
+    ends_padded = len(final_fillers) > 1 and final_fillers[0] in policy.eos_ids
     begins_padded = len(prompt) > 1 and fillers.issuperset(prompt[:2].tolist())
     return ends_padded or begins_padded
 
@@ -311,9 +320,15 @@ def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) 
     warn(f"{plural(len(faults), 'malformed completion')} left out: {fault}")
 
 
+def without_rows(columns: pa.Table, rows: Iterable[int]) -> pa.Table:
+    is_kept = np.full(len(columns), True)
+    is_kept[list(rows)] = False
+    return columns.filter(pa.array(is_kept))
+
+
 def keep_full_groups(columns: pa.Table, problem_index: ProblemIndex, group_size: int, source: str) -> pa.Table:
     """Select the rows of prompts with exactly `group_size` completions; TOPRError where there is none."""
-    sizes = np.bincount(problem_index)
+    sizes = np.bincount(problem_index)  # by problem
     is_in_full_group = sizes[problem_index] == group_size  # by row
     groups = columns.filter(pa.array(is_in_full_group))
     if not len(groups):
