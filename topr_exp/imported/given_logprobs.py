@@ -8,37 +8,36 @@ from topr_exp.store import Ragged
 from topr_exp.types import TOPRError
 
 MOST_ZERO = 0.99  # of the log-probabilities; a sampler that cuts the distribution (top_p=0.8) gives 0 for most tokens
-MOST_CONTRADICTIONS = 0.01  # of the completions: of probability 1, as is a different one to the same prompt
+MOST_CONTRADICTIONS = 0.01  # of the completions: those of probability 1 beside a different one to the same prompt
 FEW = 8  # tokens of a log that may all have one value by chance
 
 
 def check_given_logprobs(columns: pa.Table, problem_index: ProblemIndex, source: str) -> None:
-    """Raise TOPRError for log-probabilities that are fill values: one value for all, or 0 where that can't be.
-
-    Where two different completions of a prompt have probability 1 each, neither
-    has.
-    """
-    logprobs = Ragged(columns["sampler_logp"])
-    tokens = Ragged(columns["tokens"])
-    values = np.concatenate(list(logprobs))
-    zero_share = (values == 0).mean()
-    fault = None
-    if len(values) >= FEW and np.ptp(values) == 0:
-        fault = f"all {len(values):,} log-probabilities are {values[0]:g}"
-    elif zero_share > MOST_ZERO:
-        fault = f"{100 * zero_share:.1f} % of the log-probabilities are exactly 0"
-    else:
-        contradictions = count_contradictions(logprobs, tokens, problem_index)
-        if contradictions > MOST_CONTRADICTIONS * len(tokens):
-            fault = (
-                f"the log-probabilities of {contradictions:,} of {len(tokens):,} completions are all exactly 0, and so "
-                "are those of another completion to the same prompt"
-            )
+    """Raise TOPRError for log-probabilities that are fill values: one value for all, or 0 where that can't be."""
+    fault = logprobs_fault(Ragged(columns["sampler_logp"]), Ragged(columns["tokens"]), problem_index)
     if fault is not None:
         raise TOPRError(
             f"data.completions={source}: {fault}, which no sampler gives; mu=NAME scores the completions by the "
             "model that drew them, data.columns={logprobs: NAME} names another column"
         )
+
+
+def logprobs_fault(logprobs: Ragged, tokens: Ragged, problem_index: ProblemIndex) -> str | None:
+    """Say why log-probabilities must be fill values; None for sound ones."""
+    values = np.concatenate(list(logprobs))
+    if len(values) >= FEW and np.ptp(values) == 0:
+        return f"all {len(values):,} log-probabilities are {values[0]:g}"
+    zero_share = (values == 0).mean()
+    if zero_share > MOST_ZERO:
+        return f"{100 * zero_share:.1f} % of the log-probabilities are exactly 0"
+    # Where two different completions of a prompt have probability 1 each, neither has.
+    contradictions = count_contradictions(logprobs, tokens, problem_index)
+    if contradictions > MOST_CONTRADICTIONS * len(tokens):
+        return (
+            f"the log-probabilities of {contradictions:,} of {len(tokens):,} completions are all exactly 0, and so "
+            "are those of another completion to the same prompt"
+        )
+    return None
 
 
 def count_contradictions(logprobs: Ragged, tokens: Ragged, problem_index: ProblemIndex) -> int:
