@@ -3,7 +3,6 @@
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -101,17 +100,25 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
     has_tokens_and_texts = "tokens" in log.columns.column_names and not log.columns["text"].null_count
     if has_tokens_and_texts and distributed.is_main_process():  # which alone prints it: minutes for a large log
         rows["texts"] = describe_tokenization(log, policy)
-    if config.mu == "none" and unit_of(config.algo.needs) == "pairs":
-        rows["log μ"] = f"of the weights at the start, the reference of {config.algo.name}"
-    elif config.mu_model is not None:
-        rows["log μ"] = f"scored by {config.mu_model}"
-    elif config.mu != "none" and completions.has("mu_logp"):
-        check_given_logprobs(completions.table, completions.problem_index, str(config.data.completions))
-        gap = describe_logprob_gap(completions, policy, config.optim.score_batch_size)
-        rows["log μ"] = f"as it came with the log; {gap}"
-    elif config.mu != "none":
-        rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu=NAME)"
+    log_mu_text = describe_log_mu(config, completions, policy)
+    if log_mu_text is not None:
+        rows["log μ"] = log_mu_text
     return rows
+
+
+def describe_log_mu(config: Config, completions: Completions, policy: Policy) -> str | None:
+    """Say where log μ comes from; None where the loss reads none. TOPRError for given ones that are fill values."""
+    if config.mu == "none" and unit_of(config.algo.needs) == "pairs":
+        return f"of the weights at the start, the reference of {config.algo.name}"
+    if config.mu_model is not None:
+        return f"scored by {config.mu_model}"
+    if config.mu == "none":
+        return None
+    if not completions.has("mu_logp"):
+        return f"scored by {config.model.name}, which is taken for the model that drew them (mu=NAME)"
+    check_given_logprobs(completions.table, completions.problem_index, str(config.data.completions))
+    gap = describe_logprob_gap(completions, policy, config.optim.score_batch_size)
+    return f"as it came with the log; {gap}"
 
 
 def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: float) -> dict[str, str]:
@@ -150,15 +157,19 @@ def count_repeats(columns: pa.Table, group_index: NDArray[np.integer]) -> int:
 
     TRL logs a batch at each step, also where several steps train on it (num_iterations, steps_per_generation).
     """
-    is_of_step = pc.starts_with(columns["problem_id"], "step ").fill_null(False)  # as `imported.rows` names problems
-    groups = group_index[is_of_step.to_numpy()].tolist()
-    batches = columns.select(["problem_id", "text"]).filter(is_of_step).to_batches()
-    rows = chain.from_iterable(map(pa.RecordBatch.to_pylist, batches))
-    hashes_by_group: dict[tuple[int, str], list[int]] = {}  # of a group's completions, by group and its prompt
-    for group, row in zip(groups, rows, strict=True):
-        _, _, prompt = row["problem_id"].partition(", ")
-        hashes_by_group.setdefault((group, prompt), []).append(hash(row["text"]))
-    contents = [(prompt, *hashes) for (_, prompt), hashes in hashes_by_group.items() if len(hashes) > 1]
+    table = columns.select(["problem_id", "text"]).append_column("group", pa.array(group_index))
+    is_of_step = pc.starts_with(table["problem_id"], "step ").fill_null(False)  # as `imported.rows` names problems
+    prompts: dict[int, str] = {}  # by group
+    text_hashes: dict[int, list[int]] = {}  # of a group's completions
+    for batch in table.filter(is_of_step).to_batches():
+        for row in batch.to_pylist():
+            _, _, prompt = row["problem_id"].partition(", ")  # behind the step
+            prompts[row["group"]] = prompt
+            text_hashes.setdefault(row["group"], []).append(hash(row["text"]))
+    contents = []
+    for group, hashes in text_hashes.items():
+        if len(hashes) > 1:
+            contents.append((prompts[group], *hashes))
     return len(contents) - len(set(contents))
 
 
