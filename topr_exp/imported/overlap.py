@@ -15,6 +15,7 @@ from topr_exp.sampling.completions import Completions
 from topr_exp.types import Problem
 
 WORD = re.compile(r"\w+")
+Texts = Sequence[str]  # normalized, of a problem
 
 
 def warn_of_test_questions(
@@ -33,26 +34,39 @@ def warn_of_test_questions(
 
 def count_asking(prompts: Iterable[str], problems: Sequence[Problem], data: DataConfig) -> int:
     """Count the prompts that hold all texts of some problem, in any template, up to case and white space."""
-    texts_and_words = []  # of each problem
-    frequencies = Counter[str]()  # of words, in problems
+    texts_of_problems = []
     for problem in problems:
-        texts = list(map(normalized, shown_texts(problem, data)))
-        words = set(WORD.findall(" ".join(texts)))
-        texts_and_words.append((texts, words))
-        frequencies.update(words)
-    texts_by_word: dict[str, list[list[str]]] = {}  # of each problem, by its rarest word
-    for texts, words in texts_and_words:
-        if words:
-            rarest_word = min(words, key=frequencies.__getitem__)
-            texts_by_word.setdefault(rarest_word, []).append(texts)
+        texts = shown_texts(problem, data)
+        texts_of_problems.append(list(map(normalized, texts)))
+    texts_by_word = texts_by_rarest_word(texts_of_problems)
     count = 0
     for prompt in map(normalized, prompts):
-        shared_words = texts_by_word.keys() & WORD.findall(prompt)
-        candidates = chain.from_iterable(map(texts_by_word.__getitem__, shared_words))
-        count += any(holds_all(prompt, texts) for texts in candidates)
+        words = words_of([prompt])
+        # A prompt that holds all texts of a problem holds its rarest word.
+        candidates = chain.from_iterable(texts_by_word[word] for word in words & texts_by_word.keys())
+        if any(holds_all(prompt, texts) for texts in candidates):
+            count += 1
     return count
 
 
-def holds_all(prompt: str, texts: Iterable[str]) -> bool:
+def texts_by_rarest_word(texts_of_problems: Sequence[Texts]) -> dict[str, list[Texts]]:
+    """Map each word to the texts of the problems whose rarest word it is; texts without words are left out."""
+    problem_counts = Counter[str]()  # by word
+    for texts in texts_of_problems:
+        problem_counts.update(words_of(texts))
+    texts_by_word: dict[str, list[Texts]] = {}
+    for texts in texts_of_problems:
+        words = words_of(texts)
+        if words:
+            rarest_word = min(words, key=problem_counts.__getitem__)
+            texts_by_word.setdefault(rarest_word, []).append(texts)
+    return texts_by_word
+
+
+def words_of(texts: Texts) -> set[str]:
+    return set(WORD.findall(" ".join(texts)))
+
+
+def holds_all(prompt: str, texts: Texts) -> bool:
     """True where each of the texts stands in a prompt, not within a longer word or number."""
     return all(text in prompt and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", prompt) for text in texts)
