@@ -67,13 +67,7 @@ class RolloutReader:
         """Split a row into its completions, each with its values by role."""
         column_names = tuple(row)
         filled_names = tuple(name for name, value in row.items() if value is not None)
-        roles = dict(assign_roles(column_names, filled_names, self.columns))
-        for role in ALL_OR_NONE & self.names.by_role.keys():
-            column = self.names.by_role[role]
-            if column in filled_names:  # as in the rows before, though another known one may be filled, too
-                roles[role] = column
-            elif column in column_names:
-                roles.pop(role, None)
+        roles = self._roles_of(column_names, filled_names)
         self.names.add_row(column_names, roles)
         values = {}
         for role, name in roles.items():
@@ -85,6 +79,17 @@ class RolloutReader:
         reward_names = roles.get("reward", "").split("+")
         self.unread |= row.keys() - {*roles.values(), *reward_names}
         return completions_of(values, roles)
+
+    def _roles_of(self, column_names: tuple[str, ...], filled_names: tuple[str, ...]) -> dict[str, str]:
+        """Map roles to columns of a row; an optional one stays with the column that it had in the rows before."""
+        roles = dict(assign_roles(column_names, filled_names, self.columns))
+        for role in ALL_OR_NONE & self.names.by_role.keys():
+            column = self.names.by_role[role]
+            if column in filled_names:
+                roles[role] = column
+            elif column in column_names:  # empty, though another known one may be filled
+                roles.pop(role, None)
+        return roles
 
 
 @dataclass
@@ -134,10 +139,13 @@ def refuse_masked_tokens(row: Row, values: Row) -> None:
         mask = row.get(name)
         if not (isinstance(mask, list) and isinstance(tokens, list)):
             continue
-        pairs = [(mask, tokens)]
-        if all(isinstance(entry, list) for entry in mask):  # of several completions
-            pairs = list(zip(mask, tokens, strict=False))
-        for flags, ids in pairs:
+        masks = [mask]
+        completions = [tokens]
+        has_several = all(isinstance(entry, list) for entry in mask)
+        if has_several:
+            masks = mask
+            completions = tokens
+        for flags, ids in zip(masks, completions, strict=False):
             is_of_completion = isinstance(ids, list) and len(flags) == len(ids)  # else of the prompt or padding, too
             if is_of_completion and not all(flags):
                 raise ValueError(f"{name} leaves out tokens of the completion; such rows are not trained on")
