@@ -28,8 +28,11 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
 
     roles: the column of each role, for messages.
     """
-    completions = values.get("completion", values.get("tokens"))
-    completion_types = (str, list) if "completion" in values else (list,)  # messages or token ids are lists
+    completions = values.get("tokens")
+    completion_types: tuple[type, ...] = (list,)  # token ids
+    if "completion" in values:
+        completions = values["completion"]
+        completion_types = (str, list)  # a text, or messages
     if not isinstance(completions, list) or not completions:
         return [values]
     if not all(isinstance(completion, completion_types) for completion in completions):
@@ -70,14 +73,7 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
 
 def normalize_row(values: Row) -> Row:
     """Bring token ids, messages, ids, golds and flags of a row into one form each; empty prompts and golds are none."""
-    row = dict(values)
-    prompt = row.get("prompt")
-    completion = row.get("completion")
-    if isinstance(prompt, str):
-        row["prompt"] = parse_messages(prompt)
-    follows_json = row.get("prompt") is not prompt
-    if isinstance(completion, str) and (follows_json or not prompt):  # beside any other prompt the model wrote it so
-        row["completion"] = parse_messages(completion)
+    row = values | messages_in_texts(values)
     for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
         value = row.get(text_role)
         if isinstance(value, dict):
@@ -98,6 +94,20 @@ def normalize_row(values: Row) -> Row:
     if isinstance(row.get("finish"), bool):
         row["finish"] = "length" if row["finish"] else "stop"
     return row
+
+
+def messages_in_texts(row: Row) -> Row:
+    """Return a prompt and a completion that are texts, as messages where the text is JSON of these."""
+    parsed: Row = {}
+    prompt = row.get("prompt")
+    completion = row.get("completion")
+    if isinstance(prompt, str):
+        parsed["prompt"] = parse_messages(prompt)
+    if isinstance(completion, str):
+        is_plain_prompt = parsed.get("prompt", prompt) is prompt
+        if not is_plain_prompt or not prompt:  # beside a plain prompt it was the model that wrote JSON
+            parsed["completion"] = parse_messages(completion)
+    return parsed
 
 
 def parse_messages(text: str) -> Any:
@@ -156,17 +166,25 @@ def render_messages(row: Row) -> Row:
 
 def message_of(turn: Any) -> dict[str, str]:
     """Return the role and the text of a message; ValueError for tools and for content that is no text."""
-    turn = turn if isinstance(turn, dict) else {}
+    if not isinstance(turn, dict):
+        turn = {}
     role = turn.get("role")
     content = turn.get("content")
     if turn.get("tool_calls") or role == "tool":
         raise ValueError("a message calls a tool; completions with tool calls are not trained on")
     texts = [content]
-    if isinstance(content, list):  # of blocks
-        texts = [block.get("text") if isinstance(block, dict) else None for block in content]
-    if not all(isinstance(text, str) for text in (role, *texts)):
+    if isinstance(content, list):
+        texts = list(map(text_of_block, content))
+    are_texts = all(isinstance(text, str) for text in (role, *texts))
+    if not are_texts:
         raise ValueError("a message must have a role and a content that is text")
     return {"role": role, "content": "".join(texts)}
+
+
+def text_of_block(block: Any) -> Any:
+    if isinstance(block, dict):
+        return block.get("text")
+    return None
 
 
 # ---- faults
@@ -209,7 +227,9 @@ def check_logprobs(row: Row, names: ColumnNames) -> None:
     if "tokens" not in row:
         raise ValueError(f"{label} without {tokens_label}: nothing says which tokens they belong to")
     are_numbers = isinstance(logprobs, list) and set(map(type, logprobs)) <= {int, float}
-    if not are_numbers or not all(SMALLEST_LOGPROB <= number <= LOGPROB_ABOVE_ZERO for number in logprobs):  # NaN too
+    # False for NaN too.
+    are_in_range = are_numbers and all(SMALLEST_LOGPROB <= number <= LOGPROB_ABOVE_ZERO for number in logprobs)
+    if not are_in_range:
         raise ValueError(f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)")
     if len(logprobs) != len(row["tokens"]):
         raise ValueError(f"{len(logprobs)} {label} for {len(row['tokens'])} {tokens_label}")
