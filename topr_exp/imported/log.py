@@ -66,7 +66,8 @@ def open_reader(source: str, settings: Sequence[str]) -> RolloutReader:
     """Return a reader of a log by settings as a run has them; ConfigError for any that reading does not need."""
     for text in settings:
         key = text.lstrip("+").partition("=")[0]
-        if not any(key == read_key or key.startswith(f"{read_key}.") for read_key in READ_KEYS):
+        is_read = any(key == read_key or key.startswith(f"{read_key}.") for read_key in READ_KEYS)
+        if not is_read:
             raise ConfigError(f"{text}: an import does not read {key}; it reads {', '.join(READ_KEYS)}")
     composer = Composer(parse_arguments(list(settings)))
     _, composed = next(composer.jobs())
