@@ -42,11 +42,22 @@ def sample_completions(model, prompts, n, config, **changes):
     return Decoder(model=model, config=config, **options).draw(prompts, n)
 
 
-def draw(model, n, *, keeps_drawable=False, **changes):
-    """n completions of each of PROMPTS as a run draws them, by changed settings."""
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+def policy_of(model):
+    return Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+
+
+def draw(model, n, prompts=PROMPTS, *, keeps_drawable=False, **changes):
+    """n completions of each prompt as a run draws them, by changed settings."""
     sampler = HFSampler(settings(**changes), keeps_drawable=keeps_drawable)
-    return sampler.sample(policy, PROMPTS, n, (1,), ())
+    return sampler.sample(policy_of(model), prompts, n, (1,), ())
+
+
+def assert_logp(model, prompts, groups, tolerance=1e-5):
+    """The sampler's log-probabilities are those by transformers of each sequence alone."""
+    for prompt, group in zip(prompts, groups, strict=True):
+        for sample in group:
+            logp = completion_logp(model, prompt, sample.tokens).tolist()
+            assert sample.logprobs == pytest.approx(logp, rel=0, abs=tolerance)
 
 
 def make_model_of_parts():
@@ -66,17 +77,14 @@ def make_model_of_parts():
 
 def test_a_model_of_several_parts_reads_text_by_its_text_part():
     model = make_model_of_parts()
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+    policy = policy_of(model)
     sampler = HFSampler(settings(max_new_tokens=6))
 
     sampler.prepare(policy, 9)
     groups = sampler.sample(policy, PADDED, 4, (1,), ())
 
     assert policy.context == 64
-    for prompt, group in zip(PADDED, groups, strict=True):
-        for sample in group:
-            logp = completion_logp(model, prompt, sample.tokens)
-            torch.testing.assert_close(torch.tensor(sample.logprobs), logp, atol=1e-5, rtol=0)
+    assert_logp(model, PADDED, groups)
     model.config.text_config.final_logit_softcapping = 30.0
     with refused("changes its logits by final_logit_softcapping; not supported"):
         sampler.prepare(policy, 9)
@@ -87,48 +95,41 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0
 
 def test_the_context_of_longrope_ends_where_a_longer_sequence_would_change_the_others():
     model = make_model(11, model_type="phi3", rope_parameters=LONGROPE, original_max_position_embeddings=12)
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
-    short = ([0, 3], [4, 2, 6])
+    context = policy_of(model).context
+    prompt = np.array([0, 3])
+    completion = np.array([4, 2, 6])
 
     def score_beside(length):
-        neighbour = ([0, 4], [5] * (length - 2))
-        inputs = Inputs([tuple(map(np.array, pair)) for pair in (short, neighbour)], torch.device("cpu"))
+        longer_completion = np.full(length - len(prompt), 5)
+        inputs = Inputs([(prompt, completion), (prompt, longer_completion)], torch.device("cpu"))
         return score_tokens(model, inputs).logp[0, :3].detach()
 
-    logp = completion_logp(model, *short)
-    torch.testing.assert_close(score_beside(policy.context), logp, atol=1e-5, rtol=0)
-    assert not torch.allclose(score_beside(policy.context + 1), logp, atol=1e-3)
+    logp = completion_logp(model, prompt, completion)
+    torch.testing.assert_close(score_beside(context), logp, atol=1e-5, rtol=0)
+    assert not torch.allclose(score_beside(context + 1), logp, atol=1e-3)
 
-    sampler = HFSampler(settings(max_new_tokens=policy.context - 2))
-    (group,) = sampler.sample(policy, [[0, 3]], 8, (1,), ())
-    assert max(len(sample.tokens) for sample in group) == policy.context - 2
-    for sample in group:
-        logp = completion_logp(model, [0, 3], sample.tokens)
-        torch.testing.assert_close(torch.tensor(sample.logprobs), logp.detach(), atol=1e-5, rtol=0)
+    (group,) = draw(model, 8, [[0, 3]], max_new_tokens=context - 2)
+    assert max(len(sample.tokens) for sample in group) == context - 2
+    assert_logp(model, [[0, 3]], [group])
 
 
 def test_a_model_for_which_there_is_no_sdpa_is_sampled_as_it_is_scored(own_model):
     """gpt-oss: a sink beside the tokens, a window in each other layer, experts."""
     changes = {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
     make_model(413, model_type="gpt_oss", **changes).save_pretrained(own_model)
-    model, tokenizer = load_model(str(own_model))
-    sampler = HFSampler(settings(max_new_tokens=8))
+    model, _ = load_model(str(own_model))
 
-    groups = sampler.sample(Policy(model, tokenizer, "test", torch.float32), PADDED, 4, (1,), ())
+    groups = draw(model, 4, PADDED, max_new_tokens=8)
 
-    for prompt, group in zip(PADDED, groups, strict=True):
-        for sample in group:
-            logp = completion_logp(model, prompt, sample.tokens).detach()
-            torch.testing.assert_close(torch.tensor(sample.logprobs), logp, atol=1e-5, rtol=0)
+    assert_logp(model, PADDED, groups)
 
 
 def test_layers_with_other_states_than_keys_and_values_are_refused():
     model = make_model(11)
     model.config.layer_types = ["linear_attention", "full_attention"]
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
 
     with refused("LlamaForCausalLM has layers of linear_attention, whose states this sampler does not keep"):
-        HFSampler(settings()).prepare(policy, 9)
+        HFSampler(settings()).prepare(policy_of(model), 9)
 
 
 def token_probabilities(model, prefix, config):
@@ -226,11 +227,7 @@ def test_a_prompt_is_answered_in_a_batch_as_alone_and_a_shared_prefix_is_read_on
     hook.remove()
 
     assert passes[: len(first_passes)] == first_passes
-    for prompt, group in zip(prompts, groups, strict=True):
-        for sample in group:
-            with torch.no_grad():
-                logp = completion_logp(model, prompt, sample.tokens)
-            assert sample.logprobs == pytest.approx(logp.tolist(), abs=1e-4)
+    assert_logp(model, prompts, groups, 1e-4)
 
 
 def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too():

@@ -18,7 +18,7 @@ from tests.training.test_packing import (
     tree_of,
     with_gradient,
 )
-from topr_exp.models.policy import Policy
+from tests.training.trainers import new_policy, policy_of
 from topr_exp.training.example_scores import example_gradients, score_completions
 from topr_exp.training.hidden_states import Inputs, states_in_layout
 from topr_exp.training.logprobs import TokenScorer, distribution_of, score_tokens
@@ -63,7 +63,7 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():
     sequences = []
     for prompt, completion in draws([[3, 4], [5]], 32):
         sequences.append((prompt, np.full_like(completion, 3)))  # one token, so that the parts do not cancel
-    policy = Policy(make_model(11), None, "test", torch.bfloat16)
+    policy = policy_of(make_model(11), torch.bfloat16)
     gradients = []
 
     for chunk_size in (3, 1000):
@@ -88,18 +88,22 @@ WRONG_IDS = """
 @each_row("prompt completion line", WRONG_IDS, literals=True)
 @pytest.mark.parametrize("function", [score_completions, lambda *inputs: list(example_gradients(*inputs))])
 def test_ids_that_are_no_completion_are_one_line(function, prompt, completion, line):
-    policy = Policy(make_model(11, max_position_embeddings=4), None, "test", torch.float32)
+    policy = new_policy(max_position_embeddings=4)
 
     with refused(line):
         function(policy, [prompt], [completion])
 
 
-def test_gradients_are_float32_whatever_the_weights_are():
+def example_gradient(policy):
+    """The gradient of a single completion, flat."""
     (prompt, completion), *_ = SHARED
-    (exact,) = example_gradients(Policy(make_model(11), None, "test", torch.float32), [prompt], [completion])
-    (rounded,) = example_gradients(
-        Policy(make_model(11).bfloat16(), None, "test", torch.bfloat16), [prompt], [completion]
-    )
+    (gradient,) = example_gradients(policy, [prompt], [completion])
+    return gradient
+
+
+def test_gradients_are_float32_whatever_the_weights_are():
+    exact = example_gradient(new_policy())
+    rounded = example_gradient(policy_of(make_model(11).bfloat16(), torch.bfloat16))
 
     assert rounded.dtype is torch.float32
     assert float((rounded - exact).norm() / exact.norm()) < 0.2
@@ -107,14 +111,13 @@ def test_gradients_are_float32_whatever_the_weights_are():
 
 def test_weights_that_no_text_uses_have_a_gradient_of_0():
     """As those of a tower for images."""
-    (prompt, completion), *_ = SHARED
-    model = make_model(11)
-    (gradient,) = example_gradients(Policy(model, None, "test", torch.float32), [prompt], [completion])
-    model.unused = torch.nn.Parameter(torch.ones(3))
+    policy = new_policy()
+    gradient = example_gradient(policy)
+    policy.model.unused = torch.nn.Parameter(torch.ones(3))
 
-    (whole_gradient,) = example_gradients(Policy(model, None, "test", torch.float32), [prompt], [completion])
+    gradient_with_unused = example_gradient(policy)
 
-    assert torch.equal(whole_gradient, torch.cat([torch.zeros(3), gradient]))
+    assert torch.equal(gradient_with_unused, torch.cat([torch.zeros(3), gradient]))
 
 
 def test_a_model_that_changes_its_logits_is_refused():

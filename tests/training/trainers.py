@@ -67,9 +67,14 @@ def new_trainer(policy, loss, config, folder):
     return Trainer(policy, loss, None, config, folder, ProcessLayout(policy.model))
 
 
+def policy_of(model, dtype=torch.float32):
+    """A policy around a model, which computes in `dtype`."""
+    return Policy(model, None, "test", dtype)
+
+
 def new_policy(**shape):
     """A policy of a small random model."""
-    return Policy(make_model(11, **shape), None, "test", torch.float32)
+    return policy_of(make_model(11, **shape))
 
 
 def make_trainer(folder, loss=TOPR, correct=None, **changes):
