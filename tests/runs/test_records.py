@@ -1,5 +1,6 @@
 """Records of a run: resumed without gaps or repeats, damage counted, and one axis through all iterations."""
 
+import numpy as np
 import pytest
 
 from tests.conftest import append_text, column, each_row, lines_of, read_json, write_lines
@@ -151,20 +152,46 @@ def test_rounds_are_summarized_by_their_samples(share, tmp_path):
     }
 
 
-@pytest.mark.parametrize("first", [3, 1])
-def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(first, tmp_path):
-    """Of `first` problems, then of one, which is named where they differ; then 6 and 2 are trained on."""
-    names = ["problems_drawn", "age", "sampled_length", "sampled_truncated", "sampler_kl_token", "sampler_kl_answer"]
-    records = []
-    for number, values in enumerate([(first, 0, 20, 0.5, 0.1, 2), (1, 1, 40, 0.1, 0.2, 8)]):
-        figures = dict(zip(names[first == 1 :], values[first == 1 :], strict=True))
-        records.append({"round": number, "samples": 2 * number + 6, "positive_share": 1.0, **figures})
+FIRST_ROUND = {
+    "round": 0,
+    "samples": 6,
+    "positive_share": 1.0,
+    "age": 0,
+    "sampled_length": 20,
+    "sampled_truncated": 0.5,
+    "sampler_kl_token": 0.1,
+    "sampler_kl_answer": 2,
+}
+SECOND_ROUND = {
+    "round": 1,
+    "samples": 8,
+    "positive_share": 1.0,
+    "age": 1,
+    "sampled_length": 40,
+    "sampled_truncated": 0.1,
+    "sampler_kl_token": 0.2,
+    "sampler_kl_answer": 8,
+}
+
+
+@pytest.mark.parametrize(
+    "first, second, completions",
+    [
+        (FIRST_ROUND, SECOND_ROUND, [1, 1]),  # each round draws as many
+        ({**FIRST_ROUND, "problems_drawn": 3}, {**SECOND_ROUND, "problems_drawn": 1}, [3, 1]),
+    ],
+)
+def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(first, second, completions, tmp_path):
+    """6 and 2 completions are trained on; `completions`: how many of each round were drawn, up to a factor."""
+    records = [first, second]
 
     save_rounds(tmp_path, records, n_train=8, tokens_sampled=400, baseline=0.0, mismatch="int4")
 
     summary = read_json(tmp_path / "training_set.json")
-    assert summary["truncated_share"] == pytest.approx((first * 0.5 + 0.1) / (first + 1))
-    kl_token = (first * 20 * 0.1 + 40 * 0.2) / (first * 20 + 40)
-    kl = {"kl_token": kl_token, "kl_answer": (first * 2 + 8) / (first + 1)}
-    assert summary["sampler_mismatch"] == pytest.approx({"put_in": "int4", **kl})
-    assert summary["asynchrony"] == {"age": 0.25}
+    tokens = np.multiply(completions, [20, 40])
+    mismatch = summary["sampler_mismatch"]
+    assert summary["truncated_share"] == pytest.approx(np.average([0.5, 0.1], weights=completions))
+    assert mismatch["kl_answer"] == pytest.approx(np.average([2, 8], weights=completions))
+    assert mismatch["kl_token"] == pytest.approx(np.average([0.1, 0.2], weights=tokens))
+    assert mismatch["put_in"] == "int4"
+    assert summary["asynchrony"] == {"age": (6 * 0 + 2 * 1) / 8}
