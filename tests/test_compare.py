@@ -3,13 +3,12 @@
 import json
 import re
 import shutil
-from collections import defaultdict
 
 import numpy as np
 import pytest
 
 from tests import by_hand
-from tests.conftest import read_json, refused
+from tests.conftest import each_row, read_json, refused
 from tests.report.made_up import N, write_graded_run
 from tests.sweep_tools import answer
 from topr_exp import compare_runs
@@ -110,7 +109,8 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
     write_runs(tmp_path / "before", {"topr": (0, 1), "naive": (0, 1)})
     folder = shutil.move(tmp_path / "before", tmp_path / "moved")
 
-    frame, table = compare_runs(folder), groups_frame(group_runs(find_runs([folder])))
+    frame = compare_runs(folder)
+    table = groups_frame(group_runs(find_runs([folder])))
     single = compare_runs(folder / "topr0").loc["topr"]
 
     columns = bounds_of("final_pass@1")
@@ -178,33 +178,66 @@ def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_
         read_groups(tmp_path)
 
 
-def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
-    """As after a sweep over algorithm and p̃, with --against topr, and with a setting that one loss alone has."""
-    groups = {"sft, p̃=not set": ("sft", "p̃=not set")}
-    for level in ("p̃=0.1", "p̃=0.5"):
-        groups |= {f"tis, {level}": ("tis", level), f"topr, {level}": ("topr", level)}
+SWEEP = """
+sft, p̃=not set
+tis, p̃=0.1
+tis, p̃=0.5
+topr, p̃=0.1
+topr, p̃=0.5
+"""
+SWEEP_WITH_CAP = """
+tis, p̃=0.5, cap=not set
+topr, p̃=0.1, cap=not set
+topr, p̃=0.5, cap=not set
+mine, p̃=0.1, cap=2
+mine, p̃=0.1, cap=not set
+mine, p̃=0.5, cap=2
+mine, p̃=0.5, cap=not set
+mine, p̃=0.9, cap=2
+mine, p̃=0.9, cap=not set
+"""  # which is a setting of the loss "mine" alone
+# --against | a group | what it is compared with
+REFERENCES = """
+topr | sft, p̃=not set | none
+topr | tis, p̃=0.1 | topr, p̃=0.1
+topr | tis, p̃=0.5 | topr, p̃=0.5
+topr | topr, p̃=0.5 | topr, p̃=0.5
+p̃=0.1 | sft, p̃=not set | none
+p̃=0.1 | tis, p̃=0.5 | tis, p̃=0.1
+p̃=0.1 | topr, p̃=0.5 | topr, p̃=0.1
+tis, p̃=0.5 | sft, p̃=not set | tis, p̃=0.5
+tis, p̃=0.5 | topr, p̃=0.1 | tis, p̃=0.5
+topr | tis, p̃=0.5, cap=not set | topr, p̃=0.5, cap=not set
+topr | mine, p̃=0.1, cap=2 | topr, p̃=0.1, cap=not set
+topr | mine, p̃=0.1, cap=not set | topr, p̃=0.1, cap=not set
+topr | mine, p̃=0.5, cap=2 | topr, p̃=0.5, cap=not set
+topr | mine, p̃=0.9, cap=2 | none
+topr | mine, p̃=0.9, cap=not set | none
+mine | topr, p̃=0.5, cap=not set | mine, p̃=0.5, cap=not set
+cap=2 | topr, p̃=0.5, cap=not set | none
+"""
 
-    missing = defaultdict(set)
-    against_topr = choose_references(groups, "topr", missing)
-    against_level = choose_references(groups, "p̃=0.1", missing)
-    against_group = choose_references(groups, "tis, p̃=0.5", missing)
 
-    own_level = {group: group.replace("tis", "topr") for group in groups}
-    assert against_topr == own_level | {"sft, p̃=not set": None}
-    assert set(against_level.values()) == {"tis, p̃=0.1", "topr, p̃=0.1", None}
-    assert set(against_group.values()) == {"tis, p̃=0.5"}
-    assert set(choose_references(groups, None, missing).values()) == {"sft, p̃=not set"}
-    own_loss = {label: (*values, "cap=not set") for label, values in groups.items() if "sft" not in label}
-    missing |= {label: {2} for label in own_loss}
-    for cap in ("cap=2", "cap=not set"):
-        own_loss |= {f"mine, {level}, {cap}": ("mine", level, cap) for level in ("p̃=0.1", "p̃=0.5", "p̃=0.9")}
-    own_references = choose_references(own_loss, "topr", missing)
-    assert [own_references[label] for label in [*own_loss][-6:]] == ["topr, p̃=0.1", "topr, p̃=0.5", None] * 2
-    assert own_references["tis, p̃=0.5"] == "topr, p̃=0.5"
-    assert choose_references(own_loss, "mine", missing)["topr, p̃=0.5"] == "mine, p̃=0.5, cap=not set"
-    assert choose_references(own_loss, "cap=2", missing)["topr, p̃=0.5"] is None
-    with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; "):
-        choose_references(groups, "ppo", missing)
+def references_in(sweep, against):
+    """What each group of a sweep is compared with; its label lists its values."""
+    values_by_label, missing_by_label = {}, {}
+    for label in sweep.strip().splitlines():
+        values_by_label[label] = tuple(label.split(", "))
+        missing_by_label[label] = set() if label.startswith("mine") else {2}
+    return choose_references(values_by_label, against, missing_by_label)
+
+
+@each_row("against group reference", REFERENCES)
+def test_each_group_is_compared_at_its_own_level_of_the_other_setting(against, group, reference):
+    sweep = SWEEP_WITH_CAP if "cap=" in group else SWEEP
+
+    assert (references_in(sweep, against)[group] or "none") == reference
+
+
+def test_without_a_reference_it_is_the_first_group_and_one_that_is_not_there_is_refused():
+    assert set(references_in(SWEEP, None).values()) == {"sft, p̃=not set"}
+    with refused("--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; ", ConfigError):
+        references_in(SWEEP, "ppo")
 
 
 def test_mistakes_are_one_line(tmp_path):
