@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import make_graded, refused
+from tests.by_hand import CORRECT, verdict_matrix
+from tests.conftest import each_row, make_graded, refused
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import group_statistics
 from topr_exp.composition.selection import PAIRS_PER_PROBLEM, select
@@ -17,6 +18,7 @@ from topr_exp.config.groups import ComposeConfig
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
 PATTERNS = list(map(np.array, product([False, True], repeat=len(PROBLEM))))
+TWO_CORRECT = PATTERNS[0b101]
 
 
 def compose(name="uniform", **changes):
@@ -47,7 +49,7 @@ each_size = pytest.mark.parametrize("n", [None, 1, 3, 5, 8])
 
 @each_size
 def test_uniform_takes_any_without_repetition(n):
-    description, rows = select_examples(PATTERNS[5], n_examples=n)
+    description, rows = select_examples(TWO_CORRECT, n_examples=n)
 
     assert len(rows) == min(n or 7, 7) == description["n_train"]
     assert rows == sorted(set(rows))
@@ -184,23 +186,30 @@ def test_seed_iteration_and_purpose_each_change_the_draw():
 
 SOLVED = make_graded(
     np.repeat([0, 1, 2, 3], 4),
-    np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]], dtype=bool).ravel(),
+    verdict_matrix("WWWW CWWW CCWC CCCC").ravel() == CORRECT,
     finish=["stop", "stop", "stop", "length"] * 4,
     tokens=[[5], [5], [6], [7]] * 4,  # the second repeats the first
 )
 
 
-@pytest.mark.parametrize("unit", ["examples", "groups", "pairs"])
-@pytest.mark.parametrize(
-    "rate, problems",
-    [((0.25, 0.75), {1, 2}), ((0.0, 0.25), {0, 1}), ((0.26, 1.0), {2, 3}), ((0.0, 1.0), {0, 1, 2, 3})],
-)
-def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems, unit):
-    selection = select_at_start(unit, SOLVED, compose(pass_rate=list(rate)))
+# compose.pass_rate | the problems that it keeps
+RATES = """
+[0.25, 0.75] | {1, 2}
+[0.0, 0.25] | {0, 1}
+[0.26, 1.0] | {2, 3}
+[0.0, 1.0] | {0, 1, 2, 3}
+"""
 
-    of_pairs = problems & {1, 2}  # which have both kinds
-    assert problems_of(SOLVED, selection) == (of_pairs if unit == "pairs" else problems)
-    assert selection.description["note"] == f"compose.pass_rate={list(rate)} keeps {len(problems)} of 4 problems"
+
+@pytest.mark.parametrize("unit", ["examples", "groups", "pairs"])
+@each_row("rate problems", RATES, literals=True)
+def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems, unit):
+    selection = select_at_start(unit, SOLVED, compose(pass_rate=rate))
+
+    assert selection.description["note"] == f"compose.pass_rate={rate} keeps {len(problems)} of 4 problems"
+    if unit == "pairs":
+        problems &= {1, 2}  # which have both kinds
+    assert problems_of(SOLVED, selection) == problems
 
 
 def test_conditions_hold_beside_each_other():
@@ -215,25 +224,28 @@ def test_conditions_hold_beside_each_other():
 
 
 def test_more_than_there_is_takes_all_and_says_so():
-    description_of_seven, _ = select_examples(PATTERNS[5], n_examples=7)
-    description, rows = select_examples(PATTERNS[5], n_examples=50_000)
+    description_of_seven, _ = select_examples(TWO_CORRECT, n_examples=7)
+    description, rows = select_examples(TWO_CORRECT, n_examples=50_000)
 
     assert description_of_seven["note"] is None
     assert description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
     assert rows == list(range(7))
 
 
-def candidates(right, wrong):
-    return make_graded(np.arange(right + wrong), np.arange(right + wrong) < right)
+def candidates(right, wrong, **columns):
+    """A completion of each of so many problems."""
+    row = np.arange(right + wrong)
+    return make_graded(row, row < right, **columns)
 
 
-HALF, RATE = compose("proportion", n_examples=1000, positive_share=0.5), compose(pass_rate=[0.3, 0.7])
-CUT_OFF = make_graded(PROBLEM, PATTERNS[5], finish=["length"] * 7)
-SAMPLED = make_graded(np.arange(3), np.ones(3, bool), imported=[False] * 3)
-MIXED = make_graded(np.repeat(range(4), 5), np.ones(20, bool), imported=[False, False, False, True, True] * 4)
-SHARE = r"compose\.positive_share=0\.5 with compose\.n_examples=1000 needs 500"
-NO_RATE = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
-MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completions; 8 are available \(enough for .*9\)"
+HALF = compose("proportion", n_examples=1000, positive_share=0.5)
+RATE = compose(pass_rate=[0.3, 0.7])
+CUT_OFF = candidates(4, 3, finish=["length"] * 7)
+SAMPLED = candidates(3, 0, imported=[False] * 3)
+MIXED = candidates(20, 0, imported=[False, False, False, True, True] * 4)
+HALF_NEEDS = r"compose\.positive_share=0\.5 with compose\.n_examples=1000 needs 500"
+NO_SUCH_RATE = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
+MIX_NEEDS = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported .*; 8 are available \(enough for .*9\)"
 
 
 @pytest.mark.parametrize(
@@ -241,14 +253,14 @@ MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completi
     [
         ("examples", candidates(0, 7), compose("positives"), "positives: none of the 7 completions is correct"),
         ("examples", CUT_OFF, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7"),
-        ("examples", candidates(212, 1788), HALF, SHARE + r" correct .*; 212 are available \(.*425\)"),
-        ("examples", candidates(1788, 212), HALF, SHARE + r" incorrect .*; 212 are available \(.*424\)"),
-        ("examples", MIXED, compose(mix=0.9, n_examples=20), MIX),
+        ("examples", candidates(212, 1788), HALF, HALF_NEEDS + r" correct .*; 212 are available \(.*425\)"),
+        ("examples", candidates(1788, 212), HALF, HALF_NEEDS + r" incorrect .*; 212 are available \(.*424\)"),
+        ("examples", MIXED, compose(mix=0.9, n_examples=20), MIX_NEEDS),
         ("examples", SAMPLED, compose(mix=0.5), "needs imported and sampled .*; 0 imported and 3 sampled are"),
         ("groups", candidates(4, 0), compose(), "no problem has two or more completions"),
         ("groups", SOLVED, compose(n_examples=3), "n_examples=3 is less than the 4 completions of one problem"),
         ("pairs", candidates(3, 3), compose(), "no problem has both a correct and an incorrect completion"),
-        *((unit, SOLVED, RATE, NO_RATE) for unit in ("examples", "groups", "pairs")),
+        *((unit, SOLVED, RATE, NO_SUCH_RATE) for unit in ("examples", "groups", "pairs")),
     ],
 )
 def test_what_cannot_be_had_is_a_line_that_says_what_there_is(unit, completions, config, line):
