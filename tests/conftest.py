@@ -368,6 +368,18 @@ def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def update_json(path, **changes):
+    """Change values of a JSON file's object."""
+    write_file(path, json.dumps(read_json(path) | changes))
+
+
+def flip_bit(path):
+    """Change a bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def column(rows, key):
     """The value of a key in each row, in their order."""
     return [row[key] for row in rows]

@@ -19,6 +19,7 @@ from tests.conftest import (
     read_json,
     refused,
     small_config,
+    update_json,
 )
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
@@ -67,7 +68,8 @@ def test_a_runs_model_gets_the_runs_questions_once_and_the_command_line_wins(fin
     for place, is_stored in (("model", False), (".", True)):
         results = evaluate(finished.parents[1], f"model={finished / place}")
 
-        figures, printed = results["figures"], capsys.readouterr()
+        figures = results["figures"]
+        printed = capsys.readouterr()
         assert results["sampler"]["temperature"] == 0.9
         assert {name: figures[name] for name in NAMES} == {name: final[name] for name in NAMES}
         assert "32/32 completions" in printed.err
@@ -120,7 +122,8 @@ def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
 
     results = evaluate(tmp_path / "out", f"model={copied}")
 
-    model, final = results["model"], read_json(finished / "summary.json")["final"]
+    model = results["model"]
+    final = read_json(finished / "summary.json")["final"]
     assert (model["name"], model["dtype"]) == ("mine", "float32")
     assert results["figures"]["pass@1"] == final["pass@1"]
 
@@ -172,8 +175,8 @@ def pack_tokenizer(folder, marker):
     own_class = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
     (folder / "model/code.py").write_text(code_with(marker, own_class))
     (folder / "model/checksums.json").unlink()  # as whoever changes a model on purpose would
-    path = folder / "model/tokenizer_config.json"
-    write_json(path, read_json(path) | {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}})
+    auto_map = {"AutoTokenizer": [None, "code.Own"]}
+    update_json(folder / "model/tokenizer_config.json", tokenizer_class="Own", auto_map=auto_map)
     change_settings(folder, "model", {"trust_remote_code": True})
 
 

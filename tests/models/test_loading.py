@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from scripts.make_tiny.recipes import RECIPES
-from tests.conftest import config_of, each_row, make_model, read_json, refused
+from tests.conftest import config_of, each_row, flip_bit, make_model, read_json, refused, update_json
 from topr_exp.config.model import LoRA
 from topr_exp.data.prompts import Prompter
 from topr_exp.models.folder_damage import LARGEST_TEXT
@@ -110,11 +110,6 @@ def saved_model(tmp_path_factory):
     return folder
 
 
-def flip_bit(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
 def cut_off(path):
     os.truncate(path, path.stat().st_size - 1)
 
@@ -186,8 +181,7 @@ def pickle_weights(folder):
 
 def change_settings(name, **changes):
     def change(folder):
-        settings = read_json(folder / name)
-        (folder / name).write_text(json.dumps(settings | changes))
+        update_json(folder / name, **changes)
 
     return change
 

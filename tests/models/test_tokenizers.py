@@ -8,7 +8,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tests.conftest import config_of, read_json, refused
+from tests.conftest import config_of, refused, update_json
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_prompt
@@ -65,17 +65,13 @@ def write_tokenizer(kind, folder):
         )
     roles = {f"{role}_token": word for role, word in kind.special_tokens.items()}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(folder)
-    change_settings(folder, tokenizer_class=kind.tokenizer_class)
+    settings = {"tokenizer_class": kind.tokenizer_class}
     if kind.chat_template is not None:
-        change_settings(folder, chat_template=kind.chat_template)
+        settings["chat_template"] = kind.chat_template
+    update_json(folder / "tokenizer_config.json", **settings)
     (folder / "model.safetensors").touch()
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
     return folder
-
-
-def change_settings(folder, **changes):
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(read_json(path) | changes))
 
 
 @pytest.fixture(params=[*KINDS, *SHIPPED_NAMES])

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 import topr_exp
-from tests.conftest import append_text, each_row, overrides, read_json, refused, small_config, values_of, write_file
+from tests.conftest import (
+    append_text,
+    each_row,
+    flip_bit,
+    overrides,
+    read_json,
+    refused,
+    small_config,
+    values_of,
+    write_file,
+)
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
 from topr_exp.config.compose_overrides import parse_arguments
@@ -104,12 +114,6 @@ def config(finished, tmp_path):
     """The settings of a copy of it."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return small_config(tmp_path, "iterations=2")
-
-
-def flip_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
 
 
 DAMAGE = {"flipped": flip_bit, "removed": Path.unlink, "removed folder": shutil.rmtree}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import small_config
+from tests.conftest import flip_bit, small_config
 from topr_exp import compare, pipeline, track
 from topr_exp.report.reader import find_runs
 from topr_exp.runs.finished import DONE_FILE, changed_results, result_files
@@ -45,7 +45,7 @@ def test_each_changed_result_is_named(run_folder):
     for path in result_files(run_folder):
         content = path.read_bytes()
         name = path.relative_to(run_folder).as_posix()
-        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+        flip_bit(path)
         assert changed_results(run_folder) == [f"{name} has another checksum"]
         path.unlink()
         assert changed_results(run_folder) == [f"{name}: No such file or directory"]

@@ -1,7 +1,6 @@
 """Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
 import importlib
-import json
 import os
 import re
 import socket
@@ -18,11 +17,11 @@ from tests.conftest import (
     each_row,
     needs_peft,
     overrides,
-    read_json,
     refused,
     run_python,
     small_config,
     sums,
+    update_json,
     write_lines,
 )
 from tests.sweep_tools import answer
@@ -176,8 +175,7 @@ def test_a_package_that_is_not_installed(setting, beginning, extra, error_line, 
 
 
 def test_a_reference_with_fewer_tokens(own_model):
-    config = read_json(own_model / "config.json")
-    (own_model / "config.json").write_text(json.dumps({**config, "vocab_size": 412}))
+    update_json(own_model / "config.json", vocab_size=412)
 
     with refused(r"model.reference=\S+: it has 412 tokens, the model of model.path 413", ConfigError):
         config_of("algo=agro", f"model.reference={own_model}")
@@ -329,8 +327,7 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, capsys)
 def test_a_number_of_threads_that_no_machine_has_is_told_and_not_taken(count, tmp_path, capsys):
     config = config_of("experiment=smoke", f"output_dir={tmp_path}")
     threads = threads_of(config)
-    path = config.folder / "environment.json"
-    path.write_text(json.dumps({**read_json(path), "threads": count}))
+    update_json(config.folder / "environment.json", threads=count)
 
     assert threads_of(config) == threads
     assert f"environment.json is damaged: a run of {count} threads" in capsys.readouterr().err

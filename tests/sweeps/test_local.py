@@ -1,11 +1,10 @@
 """Sweeps in processes of this machine: results, failures, kills, and what is refused before anything starts."""
 
-import json
 import signal
 
 import pytest
 
-from tests.conftest import ROOT, column, config_of, read_json, run_python
+from tests.conftest import ROOT, column, config_of, read_json, run_python, update_json
 from tests.sweep_tools import (
     SLOW_LOSS,
     TINY,
@@ -93,9 +92,8 @@ def test_status_loads_nothing_heavy(sweep):
 
 def test_resume_starts_only_the_run_that_failed_and_records_why_it_cant_begin(sweep):
     _, failed = column(launched(sweep), "folder")
-    launch_file = failed / "launch.json"
     place = sweep / "gone"
-    launch_file.write_text(json.dumps({**read_json(launch_file), "cwd": str(place), "launched": 0.0}))
+    update_json(failed / "launch.json", cwd=str(place), launched=0.0)
 
     outcome = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
 

@@ -1,7 +1,6 @@
 """Resume of a sweep: settings that may change, and stored settings that nothing obeys without confirmation."""
 
 import dataclasses
-import json
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, read_json, values_of, write_file
+from tests.conftest import ROOT, update_json, values_of, write_file
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
@@ -43,7 +42,7 @@ class StoredSweep:
     def change(self, **values):
         """Change each run's launch.json."""
         for path in self.folder.glob("*/launch.json"):
-            path.write_text(json.dumps({**read_json(path), **values}))
+            update_json(path, **values)
 
     def set(self, key, value):
         """Change a setting of each run."""

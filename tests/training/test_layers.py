@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model, read_json, refused, small_config
+from tests.conftest import make_model, refused, small_config, update_json
 from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, optim, weights
 from topr_exp import pipeline
 from topr_exp.runtime import distributed
-from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training import layers
 from topr_exp.training import trainer as trainer_module
@@ -43,8 +42,7 @@ def test_a_model_that_cant_be_trained_so_is_refused_before_anything_is_sampled(s
 
 
 def test_quantized_weights_are_refused_before_anything_is_sampled(own_model, tmp_path):
-    settings = read_json(own_model / "config.json")
-    write_json(own_model / "config.json", settings | {"quantization_config": {"quant_method": "fp8"}})
+    update_json(own_model / "config.json", quantization_config={"quant_method": "fp8"})
     config = small_config(tmp_path, f"model.path={own_model}")
     with refused(r"model.path: the weights in .* are quantized \(fp8\), which can't be trained; take the model that"):
         pipeline.run(config)
