@@ -27,7 +27,8 @@ def test_agro_converges_to_the_optimum_and_kl_pg_does_not():
 def test_the_objectives_are_the_papers():
     """TOPR, Equations 6 and 11, with ε = 0.2, b⁺ = 1.2 and b⁻ = 1."""
     computed = fig2.objectives()
-    of_right, of_wrong = computed["positive"], computed["negative"]
+    of_right = computed["positive"]
+    of_wrong = computed["negative"]
 
     for i, r in enumerate(computed["ratio"]):
         rising = min(r, 1.2 * (1 + math.log(max(r, 1.2) / 1.2)))
@@ -48,21 +49,25 @@ def test_balanced_accuracy_counts_each_kind_of_solution_half():
 
 
 def test_difficulty_weights_by_hand():
-    """Three problems of 10 completions with 1, 1 and 7 correct: p = 0.3. p̃ = 0.3 is c = 0, p̃ = 1 is c = −1."""
-    correct, completions = np.array([1, 1, 7]), np.array([10, 10, 10])
+    """Two problems with 1 of 10 correct, one with 7: p = 0.3.
+
+    With p̃ = 0.3, c = 0 and every completion weighs as much; with 1 and 0, the 9 correct or the 21 incorrect ones alone.
+    """
+    correct = np.array([1, 1, 7])
+    completions = np.array([10, 10, 10])
 
     weights = difficulty_weights(correct, completions, [0.3, 1.0, 0.0])
 
     assert weights["positive_share"] == pytest.approx(0.3)
     assert weights["baseline"] == pytest.approx([0, -1, 1])
     assert weights["problems"] == [0, 2, 0, 0, 0, 0, 0, 1, 0, 0]
-    _, one_correct, *_, seven_correct, _, _ = weights["share"].T
-    assert_allclose(one_correct, [2 / 3, 2 / 9, 6 / 7])
-    assert_allclose(seven_correct, [1 / 3, 7 / 9, 1 / 7])
-    empty, one_correct, *_, seven_correct, _, _ = weights["per_problem"].T
-    assert_allclose(one_correct, [1, 1 / 3, 9 / 7])
-    assert_allclose(seven_correct, [1, 7 / 3, 3 / 7])
-    assert np.isnan(empty).all()
+    share = weights["share"]
+    per_problem = weights["per_problem"]
+    assert_allclose(share[:, 1], [20 / 30, 2 / 9, 18 / 21])
+    assert_allclose(share[:, 7], [10 / 30, 7 / 9, 3 / 21])
+    assert_allclose(per_problem[:, 1], share[:, 1] * 3 / 2)
+    assert_allclose(per_problem[:, 7], share[:, 7] * 3)
+    assert np.isnan(per_problem[:, 0]).all(), "no problem has none correct"
 
 
 def test_weights_by_difficulty_of_a_run_are_of_what_its_first_iteration_trained_on(finished):
