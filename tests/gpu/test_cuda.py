@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_optimizers import assert_equal, reference, steps, weights
+from tests.training.test_optimizers import adafactor_steps, assert_equal, reference_steps, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import packing
 from topr_exp.training.hidden_states import Inputs
@@ -65,6 +65,6 @@ def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Mo
 def test_adafactor_is_transformers() -> None:
     gpu_weights = [torch.nn.Parameter(weight.detach().to(CUDA)) for weight in weights()]
     weights_by_step = []
-    for step in steps(gpu_weights, lambda gradient: gradient.to(CUDA)):
+    for step in adafactor_steps(gpu_weights, lambda gradient: gradient.to(CUDA)):
         weights_by_step.append([weight.cpu() for weight in step])
-    assert_equal(weights_by_step, reference())
+    assert_equal(weights_by_step, reference_steps())

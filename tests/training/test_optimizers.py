@@ -27,7 +27,7 @@ def gradient(shape, step):
     return 10.0 ** (step - 3) * scale * normal(*shape, seed=seed)
 
 
-def whole(weight):
+def gathered(weight):
     values = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
     return values.detach().clone()
 
@@ -40,11 +40,11 @@ def weights_by_step(optimizer, parameters, make, clip):
             weight.grad = make(gradient(shape, step))
         clip(step, limit)
         optimizer.step()
-        weights_after_steps += map(whole, parameters)
+        weights_after_steps += map(gathered, parameters)
     return weights_after_steps
 
 
-def reference():
+def reference_steps():
     """By transformers' optimizer, in float64: in float32 torch's norm is off by 4e-6."""
     parameters = [torch.nn.Parameter(weight.double()) for weight in weights()]
     fixed_size = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
@@ -56,7 +56,7 @@ def reference():
     return weights_by_step(optimizer, parameters, torch.Tensor.double, clip)
 
 
-def steps(parameters, make):
+def adafactor_steps(parameters, make):
     """By our Adafactor."""
     optimizer = Adafactor(parameters, LR)
 
@@ -95,15 +95,15 @@ def adamw_steps(parameters, make, *, is_fused=False):
 
 
 def sharded_steps():
-    return steps(sharded_weights(), sharded), adamw_steps(sharded_weights(), sharded, is_fused=True)
+    return adafactor_steps(sharded_weights(), sharded), adamw_steps(sharded_weights(), sharded, is_fused=True)
 
 
 def test_adafactors_updates_are_those_of_transformers():
-    assert_equal(steps(weights(), torch.clone), reference())
+    assert_equal(adafactor_steps(weights(), torch.clone), reference_steps())
 
 
 def test_updates_of_sharded_weights_are_those_of_whole_ones():
-    expected = reference()
+    expected = reference_steps()
     expected_of_adamw = adamw_steps(weights(), torch.clone)
 
     for by_adafactor, by_adamw in together(2, sharded_steps):
