@@ -66,7 +66,7 @@ def write_graded_run(folder, correct, invalid=0, *, base=1, first_gold=0, **sett
     Of the incorrect completions all but one agree on an answer. base: how many are correct before.
     """
     golds = [str(first_gold + index) for index in range(len(correct))]
-    base_evaluation = write_evaluation(folder, golds, base, 0, iteration=0)
+    base_evaluation = write_evaluation(folder, golds, base, invalid=0, iteration=0)
     final_evaluation = write_evaluation(folder, golds, correct, invalid, iteration=1)
     config = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
     write_run(folder, config, [], [base_evaluation, final_evaluation], {})

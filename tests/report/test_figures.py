@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests import by_hand
-from tests.conftest import each_row
+from tests.conftest import column, each_row
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.drawing import draw, draw_files, offset_positions
 from topr_exp.report.grouping import group_runs
@@ -91,13 +91,14 @@ def test_intervals_are_over_the_seeds_and_those_of_one_evaluation_over_its_probl
 def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by_age():
     """Two seeds, of which the second takes twice the time and the tokens of the first."""
     runs = []
+    curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
     for seed, slowness in enumerate((1.0, 2.0)):
-        curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
         updates = []
         for step in range(1, 5):
             costs = {"tokens": 100 * slowness, "virtual_time": slowness * step}
-            updates.append({"age": 1.0, "ess_age0": 0.9, "ess_age2": 0.1 * step, **costs})
-        runs.append(made_run(f"late{seed}", BASE, evaluation(50, 60, 5), curve, updates, seed=seed))
+            ages = {"age": 1.0, "ess_age0": 0.9, "ess_age2": 0.1 * step}
+            updates.append(costs | ages)
+        runs.append(made_run(f"late{seed}", BASE, BASE, curve, updates, seed=seed))
 
     plots = lines_by_plot(runs)
 
@@ -123,14 +124,15 @@ def test_a_line_of_a_sweep_joins_runs_that_differ_in_its_axis_alone():
 def test_figures_never_pool_groups_and_show_the_best():
     runs = []
     for level in range(40, 64, 2):
+        final = evaluation(level, 50, 5)
         curve = {0: (30, 20), 5: (35, 9), 10: (level, 5)}
-        runs.append(made_run(str(level), BASE, evaluation(level, 50, 5), curve, p=level))
+        runs.append(made_run(str(level), BASE, final, curve, p=level))
 
     plots = lines_by_plot(runs)
 
-    best = list(range(62, 42, -2))
-    assert list(plots["curve_pass_1"]) == [f"p={level}" for level in best]
-    assert list(percents(plots["final"]["pass@1"]).values()) == best
+    ten_best = list(range(62, 42, -2))
+    assert list(plots["curve_pass_1"]) == [f"p={level}" for level in ten_best]
+    assert list(percents(plots["final"]["pass@1"]).values()) == ten_best
 
 
 def test_a_sweep_of_too_many_lines_says_which_it_shows():
@@ -184,8 +186,9 @@ def test_points_of_many_lines_stay_nearest_to_their_position(log_x):
     plot = Plot("x", "sweep", "x", "x", "y", lines, whiskers=True, log_x=log_x)
 
     for index in range(len(lines)):
-        distances = np.abs(offset_positions(plot, index)[:, None] - positions)
-        assert distances.argmin(axis=1).tolist() == [0, 1, 2, 3]
+        offsets = offset_positions(plot, index)
+        nearest = [np.abs(positions - offset).argmin() for offset in offsets]
+        assert nearest == [0, 1, 2, 3]
 
 
 def test_whiskers_reach_from_the_low_to_the_high_end():
@@ -221,16 +224,15 @@ def test_what_is_missing_or_not_finite_is_no_number():
 
 
 def test_a_band_has_the_interval_of_the_values_at_each_position_that_all_curves_have():
-    first = pd.Series({0: 0.3, 10: 0.5, 20: 0.4})
-    second = pd.Series({0: 0.2, 10: 0.6, 20: 0.5})
-    third = pd.Series({0: 0.35, 20: 0.45})
+    curves = [{0: 0.3, 10: 0.5, 20: 0.4}, {0: 0.2, 10: 0.6, 20: 0.5}, {0: 0.35, 20: 0.45}]
     not_begun = pd.Series(dtype=float)
 
-    points = band([first, second, third, not_begun])
+    points = band([*map(pd.Series, curves), not_begun])
 
     assert points.index.tolist() == [0, 20]
-    assert points.loc[0].tolist() == pytest.approx(by_hand.interval([0.3, 0.2, 0.35]))
-    assert points.loc[20].tolist() == pytest.approx(by_hand.interval([0.4, 0.5, 0.45]))
+    for position in points.index:
+        expected = by_hand.interval(column(curves, position))
+        assert points.loc[position].tolist() == pytest.approx(expected)
     assert band([]).empty
 
 
