@@ -34,11 +34,9 @@ def verdict_names(completions):
 
 
 def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_invalid_has_a_class(tmp_path):
-    texts = []
-    for answers in (["5", "7", "5.0"], ["7", "5", "7.0"]):  # to the first problem and to the second
-        texts += [f"The answer is {answer}." for answer in answers]
-        texts.append("no answer")
-    completions = stored(texts, [0, 0, 0, 0, 1, 1, 1, 1], bounds=[0, 4, 8])
+    to_first = ["The answer is 5.", "The answer is 7.", "The answer is 5.0.", "no answer"]
+    to_second = ["The answer is 7.", "The answer is 5.", "The answer is 7.0.", "no answer"]
+    completions = stored(to_first + to_second, [0, 0, 0, 0, 1, 1, 1, 1], bounds=[0, 4, 8])
 
     graded = grade_completions(completions, GSM8K, Store(tmp_path))
 
@@ -54,7 +52,9 @@ def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
     def grade(**settings):
         return grade_completions(completions, Grading("own_graders.obedient", **settings), store)
 
-    plain, graded, lenient = grade(), grade(graded=True), grade(graded=True, threshold=0.5)
+    plain = grade()
+    graded = grade(graded=True)
+    lenient = grade(graded=True, threshold=0.5)
 
     assert verdict_names(plain) == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
     assert verdict_names(graded) == verdict_names(plain)
