@@ -41,7 +41,7 @@ SEARCHES = """
 (1, 2, 3, 66, 80, 66, 3) | 3e-4 | 4
 (1, 2, 3, 78, 80, 79, 3) | 3e-4 | 6
 (90, 80, 70, 60, 50, 40, 30) | 3e-6 | 7
-"""  # of the first the others are plainly worse: one seed each; the last is to the grid's end, past what is so
+"""  # a neighbour that is plainly worse is tried with one seed; the third search reaches the grid's end
 
 
 @each_row("levels best runs", SEARCHES, literals=True)
@@ -136,7 +136,8 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge():
 
 
 def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss():
-    conf, figure = read_rates(), figure_named("staleness_by_rate")
+    conf = read_rates()
+    figure = figure_named("staleness_by_rate")
 
     losses = set()
     for job in plan_figure(figure, request_for(figure)).jobs.values():

@@ -67,6 +67,8 @@ def test_a_sentence_is_true_where_the_world_is_so(world):
 
     assert claims
     for claim in claims:
-        exceptions = [word for part, word in world.exceptions.items() if part in claim.text]
-        expected, *_ = [*exceptions, world.word]
+        expected = world.word
+        for part, word in world.exceptions.items():
+            if part in claim.text:
+                expected = word
         assert claim.word.replace("not shown", FALSE) == expected, f"{claim.text}: {claim.evidence}"
