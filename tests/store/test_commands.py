@@ -43,8 +43,9 @@ def write_files(folder, *names):
 
 def test_list_and_describe(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
-    with pytest.raises(ZeroDivisionError):
-        half.fill(lambda index: shard(index // (2 - index)))
+    shards = [shard(1), shard(0)]
+    with pytest.raises(IndexError):
+        half.fill(lambda index: shards.pop())
     write_file(half.folder / "deep/er/x", 5_000_000 * "x")
 
     header, line, line_of_half, total = command("list").out.splitlines()[:4]
@@ -97,7 +98,8 @@ def test_a_command_that_could_mean_everything_is_refused(store, command, words):
 
 
 def test_import_and_export(tmp_path, command):
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source = tmp_path / "in.jsonl"
+    target = tmp_path / "out.jsonl"
     row = '{"problem_id": "1", "completion": "x", "tokens": [1]'
     source.write_text(row.replace("completion", "said") + ', "extra": 3}\n{}\n')
     words = ["import", source, "data.columns={completion: said}", "data.skip_malformed=true"]
@@ -150,7 +152,8 @@ def test_prune_by_age_and_kind_removes_only_with_yes(store, command):
 
 
 def test_what_was_made_from_a_table_goes_with_it(store, command):
-    rollouts, verdicts = only_name(store, "rollouts"), only_name(store, "verdicts")
+    rollouts = only_name(store, "rollouts")
+    verdicts = only_name(store, "verdicts")
     unrelated = filled_table(store, "rollouts", {"weights": "other"})
     filled_table(store, "votes", {"verdicts": f"{verdicts} as read by y"})  # made from what was made from it
 
@@ -165,7 +168,8 @@ def test_what_was_made_from_a_table_goes_with_it(store, command):
 
 def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
     rollouts = only_name(store, "rollouts")
-    rmtree, removed = shutil.rmtree, []
+    rmtree = shutil.rmtree
+    removed = []
 
     def removed_until_killed(folder):
         if removed:

@@ -145,10 +145,11 @@ def test_what_changes_no_completion_or_score_is_in_no_key():
 
 
 def test_completions_without_noted_tokens_have_the_key_of_earlier_releases():
-    noting = [replace(CONFIG, top_logprobs=count) for count in (VOCABULARY, VOCABULARY + 1)]
+    notes_all = replace(CONFIG, top_logprobs=VOCABULARY)
+    asks_for_more = replace(CONFIG, top_logprobs=VOCABULARY + 1)
 
     assert "top_logprobs" not in key_of_rollouts()["sampler"]
-    assert key_of_rollouts(config=noting[0]) == key_of_rollouts(config=noting[1]), "both note all"
+    assert key_of_rollouts(config=asks_for_more) == key_of_rollouts(config=notes_all)
 
 
 OWN_SAMPLER = """
