@@ -98,21 +98,22 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, sched
     undisturbed, stopped = twins(tmp_path, *settings)
     run(undisturbed)
     shards = []
+    signals_at = (3, 5)  # of 6 shards; the second time before any other update
 
     class Disturber(Observer):
         def before_sample(self, policy, n):
             if policy.fingerprint.endswith(f"update {step}"):
                 shards.append(policy.fingerprint)
-                if len(shards) in (3, 5):
+                if len(shards) in signals_at:
                     os.kill(os.getpid(), signal.SIGTERM)
 
     with observed(Disturber()):
-        for count in (3, 5):  # of 6 shards; the second time before any other update
+        for count in signals_at:
             with refused("stopped by SIGTERM", Interrupted):
                 run(stopped)
             assert len(shards) == count
             assert names_in(stopped.folder / "checkpoints/1") == {f"step-{step:08}"}
         run(stopped)
 
-    assert len(shards) == 5 + 3
+    assert len(shards) == 6 + 2, "the shards at work when a signal came are sampled once more"
     assert result(stopped.folder) == result(undisturbed.folder)
