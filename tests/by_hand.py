@@ -38,7 +38,8 @@ class MeanSquares(NamedTuple):
 def mean_squares(table):
     table = np.array(table, float)
     seeds, problems = table.shape
-    rows, columns = table.mean(1), table.mean(0)
+    rows = table.mean(1)
+    columns = table.mean(0)
     residuals = table - rows[:, None] - columns + table.mean()
     residual_freedom = (seeds - 1) * (problems - 1)
     return MeanSquares(
@@ -71,7 +72,8 @@ def crossed_interval_of_shares(table):
 def crossed_interval(table):
     """Of a mean difference: the same, in which the spread over seeds always has only S - 1 degrees of freedom."""
     squares = mean_squares(table)
-    of_seeds, of_problems = max(squares.seeds, squares.residuals), max(squares.problems, squares.residuals)
+    of_seeds = max(squares.seeds, squares.residuals)
+    of_problems = max(squares.problems, squares.residuals)
     standard_error = math.sqrt((of_seeds + of_problems - squares.residuals) / np.size(table))
     return around(np.mean(table), standard_error, cautious_freedom(table))
 

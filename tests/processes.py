@@ -53,7 +53,8 @@ def fork_server(path, arguments, descriptors):
     """What multiprocessing asks a new interpreter to be, in a fork of this process, which has the imports done."""
     sys.stdout.flush()
     if (pid := os.fork()) == 0:
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        sys.stdout = sys.__stdout__
+        sys.stderr = sys.__stderr__
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)

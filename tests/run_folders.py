@@ -100,7 +100,8 @@ def write_run(folder, resolved, metrics, evaluations, summary):
 
 def make_run(output_dir, *words, steps=20, done=True, rng=0):
     """A run of one iteration with made-up numbers; not done: killed after the last step."""
-    config, chance = config_of(f"output_dir={output_dir}", *words), random.Random(rng)
+    config = config_of(f"output_dir={output_dir}", *words)
+    chance = random.Random(rng)
     metrics = [update(step, chance) for step in range(1, steps + 1)]
     evaluations = [evaluation(0, 0.2), evaluation(1, 0.2 + 0.4 * chance.random())]
     summary = {"baseline": config.baseline or 0.0, "effective_positive": config.effective_positive or 0.2}

@@ -50,7 +50,8 @@ def answer(name, *words, **variables):
     module = importlib.import_module(name)
     if not hasattr(module, "main"):
         module = importlib.import_module(f"{name}.__main__")
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     command_line = patch.multiple(sys, argv=[name, *map(str, words)], path=[*sys.path])
     with command_line, patch.dict(os.environ, variables), chdir(ROOT), redirect_stdout(out), redirect_stderr(err):
         try:

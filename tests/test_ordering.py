@@ -22,7 +22,9 @@ def test_figure_1(tmp_path):
     assert len(runs) == 2 * len(ALGORITHMS)
     means = runs.groupby("algo.name")[["final_pass@1", "final_maj@8", "final_invalid"]].mean()
     print(f"\n{means}")
-    score, invalid, base = means["final_pass@1"], means["final_invalid"], runs["base_pass@1"].iloc[0]
+    score = means["final_pass@1"]
+    invalid = means["final_invalid"]
+    base = runs["base_pass@1"].iloc[0]
     assert score["naive"] < base
     assert invalid["naive"] > 0.5
     assert base < score["ppo"] < score["topr"] - 0.1, "PPO stalls above the base"

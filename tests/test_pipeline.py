@@ -91,7 +91,8 @@ def test_each_iteration_stands_for_itself(tmp_path):
 
     assert not list(config.folder.glob("iteration-*/model"))
     base = weights_fingerprint(fetch_model_folder("tiny"))
-    shared_keys, keys_of_run = rollout_keys(tmp_path), rollout_keys(config.folder)
+    shared_keys = rollout_keys(tmp_path)
+    keys_of_run = rollout_keys(config.folder)
     assert column(shared_keys, "weights") == [base] * 2, "to train on and to test"
     counts = Counter(column(keys_of_run, "weights"))
     assert sorted(counts.values()) == [1, 2, 2], "the last one is tested alone"

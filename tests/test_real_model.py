@@ -47,9 +47,11 @@ def policy(real_model):
 
 
 def test_the_shape_is_the_published_one_with_grouped_heads_and_tied_embeddings(policy):
-    config, model = policy.model.config, policy.model
+    config = policy.model.config
+    model = policy.model
     weight_counts = [weight.numel() for weight in model.parameters()]
-    embeddings, output_layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    embeddings = model.get_input_embeddings().weight
+    output_layer = model.get_output_embeddings().weight
 
     assert sum(weight_counts) == 134_515_008
     assert (config.num_attention_heads, config.num_key_value_heads, config.num_hidden_layers) == (9, 3, 30)
@@ -108,7 +110,8 @@ def imitation(folder, real_model):
     """A finished run of SFT: two passes over GSM8K's own solutions to eight problems, in one batch."""
     rows = []
     for line in lines_of(GSM8K / "train.jsonl")[:8]:
-        solution, answer = line["answer"].partition("####")[0].strip(), gsm8k_gold(line["answer"])
+        solution = line["answer"].partition("####")[0].strip()
+        answer = gsm8k_gold(line["answer"])
         completion = f"{solution}\nThe answer is {answer}."
         rows.append({"question": line["question"], "completion": completion, "gold": answer})
     log = write_lines(folder / "solutions.jsonl", rows)

@@ -68,7 +68,8 @@ def change_at(tmp_path, monkeypatch):
     """Have all completions of the shared store change at a moment."""
 
     def change(moment):
-        replace, count = os.replace, 0
+        replace = os.replace
+        count = 0
 
         def replace_and_change(source, target):
             nonlocal count

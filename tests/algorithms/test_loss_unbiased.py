@@ -135,7 +135,8 @@ def gvpo(r, d, beta):
 )
 def test_regressions_over_a_group_are_agro_up_to_a_factor(regression, factor):
     """With one reference; the factor is to AGRO's mean over responses."""
-    case, beta = random_case(0), 0.3
+    case = random_case(0)
+    beta = 0.3
     batch = case.batch()
     log_ratio = (batch.logp - batch.ref_logp).sum(1)
 
@@ -150,7 +151,8 @@ def test_regressions_over_a_group_are_agro_up_to_a_factor(regression, factor):
 
 def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor():
     """½ (r − r̄ − τΔ)²: τ times OPMD's gradient."""
-    case, tau = random_case(0), 0.3
+    case = random_case(0)
+    tau = 0.3
     batch = case.batch()
     delta = (batch.logp - batch.mu_logp).sum(1)
     residual = batch.reward - batch.group_mean - tau * delta

@@ -68,7 +68,8 @@ ROWS = read_rows(PAGE)
 # ---- what was read: gradients [B, T] of the loss that is minimised
 
 MASK = INPUTS["mask"].astype(bool)
-LENGTH, TOKENS = MASK.sum(1), MASK.sum()
+LENGTH = MASK.sum(1)
+TOKENS = MASK.sum()
 ANSWERS, LONGEST = MASK.shape
 GROUPS = INPUTS["reward"].reshape(2, -1)
 STD = GROUPS.std(1, ddof=1).repeat(ANSWERS // 2)[:, None]

@@ -144,7 +144,8 @@ def test_the_document_holds_the_minutes_that_are_derived():
 
 
 def test_an_update_by_hand():
-    weights, head_weights = 8_030_261_248, 128_256 * 4096
+    weights = 8_030_261_248
+    head_weights = 128_256 * 4096
     assert minutes.MODEL.weights == weights
 
     layers = 6 * (weights - 2 * head_weights) * (900 + 8 * 190) / (989e12 * 0.36)

@@ -36,7 +36,8 @@ METHOD = re.compile(r"(\[[^\]]+\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\)|[^\[\]`
 def test_methods_compose_are_named_once_and_use_every_loss():
     methods = list(filter(None, map(METHOD.fullmatch, list_items(TEXTS["losses.md"]))))
 
-    names, losses = set(), set()
+    names = set()
+    losses = set()
     for method in methods:
         name, command = method.groups()
         choice, *_ = words = command.split()
@@ -58,7 +59,8 @@ def settings_of_yamls_and_losses():
 
 
 def test_settings_that_are_compared_with_trls_are_there_on_both_sides():
-    trl_keys, our_keys = set(), set()
+    trl_keys = set()
+    our_keys = set()
     for trl_cell, _, our_cell, *_ in table_rows(TEXTS["names.md"].partition("## Words")[0], "`GRPO"):
         trl_keys |= set(re.findall(r"`(\w+)[=\w.]*`", trl_cell))
         our_keys |= set(re.findall(r"`(?:\w+\.)*(\w+)[=\w.]*`", our_cell))
@@ -133,7 +135,8 @@ def sweeps_in(text):
     """The words of each sweep's command, and the run folders that are shown with it."""
     sweeps = []
     for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
-        command, folders = SWEEP.search(block), set(RUN_FOLDER.findall(block))
+        command = SWEEP.search(block)
+        folders = set(RUN_FOLDER.findall(block))
         if command and folders:
             sweeps.append((shlex.split(command[1].replace("\\\n", " ")), folders))
     return sweeps

@@ -50,7 +50,9 @@ def names(tmp_path_factory):
 
 
 def test_the_blocks_run_and_say_what_they_say(names):
-    completions, summary, runs = names["drawn"], names["summary"], names["runs"]
+    completions = names["drawn"]
+    summary = names["summary"]
+    runs = names["runs"]
     training_rows = completions.loc[completions.index.repeat(completions.chosen)]
 
     assert names["verdicts"] == ["correct", "invalid"]

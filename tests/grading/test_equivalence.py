@@ -219,7 +219,8 @@ FORMS = (sympy.expand, sympy.together, sympy.radsimp, lambda expression: express
 def random_expression(rng, depth=3):
     if depth == 0 or rng.random() < 0.15:
         return rng.choice(ATOMS)
-    first, second = random_expression(rng, depth - 1), random_expression(rng, depth - 1)
+    first = random_expression(rng, depth - 1)
+    second = random_expression(rng, depth - 1)
     operation = rng.choice(OPERATIONS)
     return operation(first, second)
 
@@ -238,7 +239,8 @@ def equal_expressions(count, seed):
 def test_equal_expressions_are_recognised_and_never_told_apart():
     recognised = 0
     for expression, form in equal_expressions(100, seed=10):
-        gold, answer = sympy.latex(expression), sympy.latex(form)
+        gold = sympy.latex(expression)
+        answer = sympy.latex(form)
         is_equal, _ = compare_quickly(gold, answer)
         assert is_equal is not False, (gold, answer)
         recognised += is_equal or symbolic.equal(gold, answer)
@@ -263,7 +265,8 @@ def sympy_of(text):
 @each_row("gold answer", EQUAL_IN_A_PART)
 def test_no_proof_covers_a_part_of_the_domain(gold, answer):
     """Without sample points, which would tell the two apart before."""
-    gold, answer = sympy_of(gold), sympy_of(answer)
+    gold = sympy_of(gold)
+    answer = sympy_of(answer)
 
     assert not equal_in_all_regions(gold, answer, lambda gap: gap == 0)
     assert not equal_in_all_regions(answer, gold, lambda gap: gap == 0)
@@ -275,7 +278,8 @@ def test_unequal_expressions_are_not_accepted():
         changed = rng.choice([form + 1, 2 * form, form * X, -form, form + sympy.Rational(1, 10**6)])
         if sympy.expand(changed - expression) == 0:
             continue
-        gold, answer = sympy.latex(expression), sympy.latex(changed)
+        gold = sympy.latex(expression)
+        answer = sympy.latex(changed)
         is_equal, _ = compare_quickly(gold, answer)
         if is_equal is None:
             is_equal = symbolic.equal(gold, answer)

@@ -107,7 +107,8 @@ def rows_of_tokens(*token_lists):
 
 
 def test_completions_that_the_model_cannot_take_may_be_left_out(encode, capsys):
-    unknown, too_long = [99999], [5] * 2048
+    unknown = [99999]
+    too_long = [5] * 2048
 
     completions = encode(rows_of_tokens([5], unknown, [6], too_long), skip_malformed=True)
 

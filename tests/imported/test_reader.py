@@ -65,7 +65,8 @@ def import_file(store, path, columns=None):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, store, name, kind):
-    row, expected = FORMATS[name]["row"], FORMATS[name]["expected"]
+    row = FORMATS[name]["row"]
+    expected = FORMATS[name]["expected"]
     if kind != "jsonl":
         row.pop("info", None)  # an object without members, which Parquet can't hold
     source = write_log(tmp_path, [row, row], kind)
@@ -384,7 +385,8 @@ def test_import_then_export_gives_the_same_lines(tmp_path, store):
         logprob = float(str(np.float32(-index / 7)))
         row = {"problem_id": f"p{index % 9}", "completion": texts[index % 5]}
         rows.append(row | {"tokens": [index], "logprobs": [logprob]})
-    first_export, second_export = tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    first_export = tmp_path / "b.jsonl"
+    second_export = tmp_path / "c.jsonl"
 
     table = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
     export_file(table, first_export)

@@ -186,7 +186,9 @@ class Reference:
 
     def rounds(self, iteration):
         """Sample some problems, take a few updates, sample again; groups of earlier rounds may come back."""
-        prompts, updates, buffer = self.schedule["prompts"], self.schedule["updates"], []
+        prompts = self.schedule["prompts"]
+        updates = self.schedule["updates"]
+        buffer = []
         for number in range(self.schedule["rounds"]):
             rng = random_generator(self.seed, iteration, f"round {number}")
             replays = 0

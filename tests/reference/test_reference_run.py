@@ -196,7 +196,8 @@ class DrawRecorder(Observer):
 
     def __init__(self):
         super().__init__()
-        self.draws, self.seeds = [], set()
+        self.draws = []
+        self.seeds = set()
 
     def after_sample(self, prompts, n, seed, groups):
         if n == N:  # evaluations, of one completion a problem, share theirs
@@ -262,7 +263,8 @@ def compare_updates(lines, records):
 )
 def test_a_mu_that_is_scored_otherwise_is_refused(outputs, case, draws):
     """From some call of the sampler on the model computes otherwise without gradients, as with dropout in scoring."""
-    policies, blurred = [], set()
+    policies = []
+    blurred = set()
 
     def blur(module, arguments, output):
         if not torch.is_grad_enabled():

@@ -175,7 +175,8 @@ def test_a_difference_to_topr_is_bold_where_it_is_decided():
 
 def test_holm_is_over_the_whole_table():
     """A difference that its own interval decides, and that it no longer does among forty of chance."""
-    reference, better = records_of(REFERENCE, "fresh", 50.0), records_of("tis", "fresh", (52.0, 54.0, 51.2))
+    reference = records_of(REFERENCE, "fresh", 50.0)
+    better = records_of("tis", "fresh", (52.0, 54.0, 51.2))
     cells = [reference, better]
     for condition in CONDITIONS:
         cells.append(records_of(REFERENCE, condition.name, 50.0))

@@ -30,7 +30,8 @@ def test_every_experiment_belongs_to_a_figure():
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed():
     folders = {}
     for name in ("fig1", "fig2", "fig7", "related"):
-        figure, folders[name] = figure_named(name), set()
+        figure = figure_named(name)
+        folders[name] = set()
         for job in plan_figure(figure, request_for(figure)).jobs.values():
             assert job.config.seed == job.config.sampler.seed
             folders[name].add(job.config.folder)
@@ -89,7 +90,8 @@ def test_which_figures_a_command_line_names(words, included, left_out):
 
 def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_path, capsys):
     """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
-    out, checks = tmp_path / "results", tmp_path / "check/paper"
+    out = tmp_path / "results"
+    checks = tmp_path / "check/paper"
 
     def reproduce(*words):
         status = command.main(["fig1", "fig9", *SMOKE.split(), f"output_dir={tmp_path}", "--out", str(out), *words])

@@ -55,7 +55,8 @@ def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
     assert study.steps[:2] == [IMITATION, SAMPLING]
     for step in study.steps:
         assert 0 < minutes_of(step, study.config, []) < 10
-    data, optim = study.config.data, study.config.optim
+    data = study.config.data
+    optim = study.config.optim
     assert (data.train_problems, data.n, optim.batch_size) == (1024, 8, 64)
     assert study.config.sampler.max_new_tokens == 256
 
@@ -153,7 +154,8 @@ def test_the_hypothesis_is_decided_by_the_records(tmp_path):
 @pytest.mark.timeout(900)
 def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
     """The whole small study: two steps here; there a run that nothing recorded, then the others."""
-    first_folder, folder = tmp_path / "first", tmp_path / "second"
+    first_folder = tmp_path / "first"
+    folder = tmp_path / "second"
     study = open_study_of("--small", "--out", first_folder)
     for step in (IMITATION, SAMPLING):
         assert study.run(step) == 0

@@ -74,7 +74,8 @@ def test_the_variance_of_a_runs_gradients(finished):
     policy, start = trained_and_start(finished)
     prompts = prompt_ids(finished, policy)
 
-    ratios, gradients = [], {name: [] for name in WEIGHTS}
+    ratios = []
+    gradients = {name: [] for name in WEIGHTS}
     verdicts = column(stored_rows(store / sources["verdicts"]), "verdict")
     for row, verdict in zip(stored_rows(store / sources["rollouts"]), verdicts, strict=True):
         sequence = prompts[row["problem"]].tolist(), row["tokens"]

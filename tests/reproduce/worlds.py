@@ -42,7 +42,8 @@ def request_for(*figures, full=False, overrides=()):
 
 def ranks(shape, seed):
     """The ranks of random scores by problem and completion, of which a part is alike for every seed."""
-    shared, single = np.random.default_rng(99), np.random.default_rng([97, seed])
+    shared = np.random.default_rng(99)
+    single = np.random.default_rng([97, seed])
     scores = shared.normal(size=(shape[0], 1)) + shared.normal(size=shape) + 0.5 * single.normal(size=shape)
     return np.argsort(np.argsort(scores, axis=None)).reshape(shape)
 
@@ -82,7 +83,8 @@ class Group:
         return [self.record(index, seed) for index, seed in enumerate(self.seeds)]
 
     def record(self, index, seed):
-        correct, invalid = level_of(self.correct, index), level_of(self.invalid, index, spread=0.1)
+        correct = level_of(self.correct, index)
+        invalid = level_of(self.invalid, index, spread=0.1)
         seeds = {"seed": seed, "sampler.seed": seed}
         return {
             "run": f"{self.algo}_{seed}_{len(self.settings)}",

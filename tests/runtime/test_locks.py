@@ -99,7 +99,8 @@ def test_an_onlooker_keeps_nobody_out(claim):
 
 def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(claim, lock_files_by):
     """Its last holder deletes its file after we opened that: whoever comes later would lock another file."""
-    flock, kinds = fcntl.flock, []
+    flock = fcntl.flock
+    kinds = []
 
     def delete_first(descriptor, kind):
         if not kinds:

@@ -13,7 +13,8 @@ from topr_exp.runtime.stop import SIGNALS, Interrupted, StopFlag
 
 def work(signals, *, save):
     """What a run does when these come, one after each piece of its work; with `save` it puts the answer off."""
-    events, stop = [], StopFlag()
+    events = []
+    stop = StopFlag()
     with stop.listening(), contextlib.nullcontext() if save else stop.immediate():
         try:
             for number in signals:

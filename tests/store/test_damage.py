@@ -48,7 +48,8 @@ def test_a_damaged_shard_is_named_and_made_again(table, command, damage, capfd):
     """Rot does not show in the modification time: `verify` reads everything."""
     path = table.shard_file(4)
     root = path.parents[2]
-    data, status = path.read_bytes(), path.stat()
+    data = path.read_bytes()
+    status = path.stat()
     path.write_bytes(damage(data))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -101,7 +102,8 @@ def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path, command)
 @pytest.mark.parametrize("call_number", range(1, 9))
 def test_a_disk_that_refuses_any_call(tmp_path, monkeypatch, call_number):
     """Claim, fsync of the file, rename, fsync of the folder, of each of two shards, in this order."""
-    table, calls = open_table(tmp_path), []
+    table = open_table(tmp_path)
+    calls = []
     table._write_key()
 
     def refuse_one(name, call):

@@ -83,7 +83,8 @@ def test_rollouts_of_other_rows_than_their_prompts_ask_for_are_made_again(tmp_pa
 def test_what_was_made_of_another_version_of_its_source_is_made_again(store, command, kind, derive):
     """Shards of equal content stay; a store of before sources were noted is read as it is."""
     derive(sample(store.root), store)
-    table, source = only_table(store.root, kind), only_table(store.root, "rollouts")
+    table = only_table(store.root, kind)
+    source = only_table(store.root, "rollouts")
     files = contents(table.folder)
     assert examine(table.shard_file(0)).source == examine(source.shard_file(0)).digest
 
@@ -134,8 +135,10 @@ CHANGES = {
 def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(store, tmp_path, change):
     undisturbed = Store(tmp_path / "undisturbed")
     score(sample(undisturbed.root), undisturbed)
-    rollouts, source = sample(store.root), only_table(store.root, "rollouts")
-    changing_policy, passes = policy(), []
+    rollouts = sample(store.root)
+    source = only_table(store.root, "rollouts")
+    changing_policy = policy()
+    passes = []
 
     def change_source(*arguments):
         passes.append(change)

@@ -31,7 +31,8 @@ class RecordedProgress(Progress):
 
 
 def test_fill_makes_all_shards_and_reads_back(tmp_path):
-    table, progress = open_table(tmp_path), RecordedProgress()
+    table = open_table(tmp_path)
+    progress = RecordedProgress()
     with refused(r"shard-00000.arrow \(shard 0 of 12\) was never made"):
         table.read()
 
@@ -72,7 +73,8 @@ def test_lists_beyond_the_range_of_their_offsets_are_in_several_batches_of_one_s
     monkeypatch.setattr("topr_exp.store.shards.MOST_VALUES", most_values)
     prompt_tokens = pa.array(PROMPT_TOKENS, pa.list_(pa.int64()))
     rows = pa.table({"tokens": TOKENS, "prompt_tokens": prompt_tokens, "text": list("abcdef")})
-    path, path_of_chunks = tmp_path / "shard-00000.arrow", tmp_path / "shard-00001.arrow"
+    path = tmp_path / "shard-00000.arrow"
+    path_of_chunks = tmp_path / "shard-00001.arrow"
 
     write_shard(path, rows)
     write_shard(path_of_chunks, pa.concat_tables([rows.slice(0, 4), rows.slice(4)]))
@@ -136,7 +138,8 @@ def test_killed_at_every_step(tmp_path, start, capsys):
     """SIGKILL before each single file operation; then a fill leaves the same files as an undisturbed one."""
     undisturbed = open_table(tmp_path / "undisturbed", shards=1)
     undisturbed.fill(shard)
-    step, exit_code = 0, -signal.SIGKILL
+    step = 0
+    exit_code = -signal.SIGKILL
 
     while exit_code:
         step += 1
@@ -144,7 +147,8 @@ def test_killed_at_every_step(tmp_path, start, capsys):
         process.join()
         exit_code = process.exitcode
         assert exit_code in (0, -signal.SIGKILL)
-        table, progress = open_table(tmp_path / str(step), shards=1), RecordedProgress()
+        table = open_table(tmp_path / str(step), shards=1)
+        progress = RecordedProgress()
         if not table.missing():
             assert table.read().equals(shard(0))
         table.fill(shard, progress)
@@ -155,7 +159,8 @@ def test_killed_at_every_step(tmp_path, start, capsys):
 
 
 def test_eight_processes_make_each_shard_once(tmp_path, table, start):
-    log, ready = tmp_path / "log", PROCESSES.Barrier(8)
+    log = tmp_path / "log"
+    ready = PROCESSES.Barrier(8)
     hold(log, 0).touch()
 
     workers = [start(fill_slowly, tmp_path, log, ready) for _ in range(8)]

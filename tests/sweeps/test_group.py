@@ -118,7 +118,8 @@ def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(blow
         code, message = 1, "process 1 of 2 was killed by SIGKILL (out of memory?)"
     else:
         process.send_signal(signal.SIGTERM)
-        code, message = 128 + signal.SIGTERM, "stopped by SIGTERM; the same command goes on from there"
+        code = 128 + signal.SIGTERM
+        message = "stopped by SIGTERM; the same command goes on from there"
     _, err = process.communicate(timeout=500)
     brake.unlink()
 

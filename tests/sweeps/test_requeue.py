@@ -28,7 +28,9 @@ def scheduler(clock):
     return FakeScheduler({"array_0": JobState("17_0", "running")})
 
 
-PREEMPTED, OUT_OF_TIME, ENDED = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
+PREEMPTED = signal.SIGUSR1
+OUT_OF_TIME = signal.SIGUSR2
+ENDED = signal.SIGTERM
 
 
 def test_preemptions_are_no_time_limits_which_are_counted(run, scheduler):

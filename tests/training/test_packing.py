@@ -132,7 +132,8 @@ def test_trees_are_exact_for_every_type_of_model_that_gets_them(model_type):
 
 @pytest.mark.parametrize("layout", ["padded", "both"])
 def test_gradient_checkpointing_changes_nothing(model, layout):
-    expected, calls = scored(model, SHARED, layout), []
+    expected = scored(model, SHARED, layout)
+    calls = []
     model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
 
     outcome = scored(model, SHARED, layout, recompute=True)
@@ -143,7 +144,8 @@ def test_gradient_checkpointing_changes_nothing(model, layout):
 
 
 def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model):
-    exact, errors = one_by_one(model, SHARED).logp, {}
+    exact = one_by_one(model, SHARED).logp
+    errors = {}
     for layout in ("padded", "both"):
         with torch.autocast("cpu", torch.bfloat16):
             logp = scored(model, SHARED, layout).logp

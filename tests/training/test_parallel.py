@@ -50,7 +50,9 @@ def add_adapter(policy):
 
 def train(folder, name, optimizer, parallel, steps=3):
     """Updates from the newest checkpoint below `folder` on: the trainer and the updates' records."""
-    loss, policy, reference = LOSSES[name], new_policy(), None
+    loss = LOSSES[name]
+    policy = new_policy()
+    reference = None
     if "lora" in name:
         add_adapter(policy)
     if loss is KL:
