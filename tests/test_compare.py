@@ -9,7 +9,7 @@ import pytest
 
 from tests import by_hand
 from tests.conftest import each_row, read_json, refused
-from tests.report.made_up import N, write_graded_run
+from tests.report.made_up import N, bounds_of, ends_of, write_graded_run
 from tests.sweep_tools import answer
 from topr_exp import compare_runs
 from topr_exp.compare import choose_references
@@ -18,16 +18,6 @@ from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import groups_frame
 from topr_exp.types import CORRECT, INCORRECT, ConfigError
-
-
-def bounds_of(figure):
-    """The columns of a figure and its interval."""
-    return [figure, f"{figure}_low", f"{figure}_high"]
-
-
-def ends_of(frame, group, figure):
-    """A group's figure and the ends of its interval."""
-    return frame.loc[group, bounds_of(figure)].tolist()
 
 
 def write_run(folder, algo, seed=0, level=0.5, **settings):
@@ -111,13 +101,13 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
 
     frame = compare_runs(folder)
     table = groups_frame(group_runs(find_runs([folder])))
-    single = compare_runs(folder / "topr0").loc["topr"]
+    single = compare_runs(folder / "topr0")
 
     columns = bounds_of("final_pass@1")
     assert frame[columns].equals(table.loc[frame.index, columns])
     assert set(table["final_pass@1_interval_over"]) == {"2 seeds, problems"}
     point = read_json(folder / "topr0/summary.json")["final"]["pass@k"]["1"]
-    assert single[columns].tolist() == list(point.values())
+    assert ends_of(single, "topr", "final_pass@1") == list(point.values())
     title, _, caption = printed(folder / "topr0")
     assert title.split() == ["pass@1,", "%", "runs", "mean", "over"], "no column for a difference"
     assert caption == "[ ]: 95 %"
@@ -169,9 +159,9 @@ def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_
     interval = difference(groups["topr"], groups["is"])
 
     assert {name: group.seeds for name, group in groups.items()} == {"is": [1, 2, 3], "topr": [0, 1, 2]}
-    compared = compare_runs(tmp_path, against="topr").loc["is"]
-    assert [interval.value, interval.low, interval.high] == compared[bounds_of("difference")].tolist()
-    assert interval.over == compared["difference_interval_over"] == "2 seeds, problems"
+    frame = compare_runs(tmp_path, against="topr")
+    assert [interval.value, interval.low, interval.high] == ends_of(frame, "is", "difference")
+    assert interval.over == frame.loc["is", "difference_interval_over"] == "2 seeds, problems"
     for mark in tmp_path.glob("*/DONE"):
         mark.unlink()
     with refused("none of 6 runs there is finished"):

@@ -33,6 +33,16 @@ def point(value, low, high):
     return {"value": value / 100, "low": low / 100, "high": high / 100}
 
 
+def bounds_of(figure):
+    """The columns of a figure and its interval in a data frame."""
+    return [figure, f"{figure}_low", f"{figure}_high"]
+
+
+def ends_of(frame, group, figure):
+    """A group's figure and the ends of its interval."""
+    return frame.loc[group, bounds_of(figure)].tolist()
+
+
 def made_run(name, base, final, curve=None, updates=(), **settings):
     """A finished run. curve: step -> pass@1 and invalid in percent; settings: dots as two underscores."""
     seed = settings.get("seed", 0)  # decides completions and problems too
