@@ -18,6 +18,7 @@ TOO_FEW = "No winner: fewer than 3 seeds in common."
 NO_RIVAL = "No winner: no other group can be compared."
 RNG = np.random.default_rng(1)
 SIZE = (3, 40)  # seeds, problems
+COLLAPSED = np.zeros(SIZE, int)
 COUNTS = {"topr": RNG.binomial(N, 0.8, SIZE), "tis": RNG.binomial(N, 0.77, SIZE), "sft": RNG.binomial(N, 0.3, SIZE)}
 
 
@@ -85,7 +86,7 @@ def test_a_winner_is_above_all_others_by_three_seeds_at_least(folder):
 def test_a_winner_is_above_those_alone_that_it_was_compared_with(folder, topr, tmp_path):
     sft = find_runs([folder / "sft"])
     two_seeds = write_runs(tmp_path, "dpo", COUNTS["tis"][:2])
-    collapsed = write_runs(tmp_path, "ppo", np.zeros((3, 40), int), base=4)
+    collapsed = write_runs(tmp_path, "ppo", COLLAPSED, base=4)
 
     above = f"It is above all others compared, {CONFIDENCE}."
     assert verdict_on(*topr, *sft, *two_seeds) == f"{above} Not compared: dpo."
@@ -117,7 +118,7 @@ def test_groups_with_collapsed_seeds_are_counted_and_have_no_part_in_the_error_o
 
 
 def test_a_rival_that_collapsed_is_the_reason_for_no_winner(topr, tmp_path):
-    collapsed = write_runs(tmp_path, "dpo", np.zeros((3, 40), int), base=4)
+    collapsed = write_runs(tmp_path, "dpo", COLLAPSED, base=4)
 
     assert verdict_on(*topr, *collapsed) == f"{NO_RIVAL} Collapsed: dpo (3 of 3 seeds)."
     assert verdict_on(*topr[:2], *collapsed) == f"{NO_RIVAL} Collapsed: dpo (3 of 3 seeds)."

@@ -197,7 +197,10 @@ class Simulation:
     def __init__(self, lengths, schedule):
         self.lengths = lengths
         self.schedule = schedule
-        self.groups, self.begun, self.now, self.free = [], 0, 0, 0.0
+        self.groups = []
+        self.begun = 0
+        self.now = 0
+        self.free = 0.0
 
     def under_way(self):
         return [group for group in self.groups if not group.is_complete]

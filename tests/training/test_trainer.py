@@ -37,7 +37,9 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(completion
 
     batches = micro_batches(policy.model, GlobalBatch(examples, order, mu_is_policy=True), N)
 
-    all_positions, longest, is_of_one_problem = [], [], []
+    all_positions = []
+    longest = []
+    is_of_one_problem = []
     for positions, _ in batches:
         rows = order[positions]
         all_positions += positions.tolist()
