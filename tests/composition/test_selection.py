@@ -136,16 +136,17 @@ def test_pairs_are_distinct_of_one_problem_and_the_correct_one_comes_first(n):
     assert bool(description["note"]) == (n == 1000)
 
 
-@pytest.mark.parametrize(
-    "sizes, shares",
-    [
-        ((3, 2, 2), {(0, 1): 1 / 3, (0, 2): 1 / 3, (1, 2): 1 / 3}),
-        ((5, 2, 2), {(0,): 1 / 3, (1,): 1 / 6, (2,): 1 / 6, (1, 2): 1 / 3}),
-        ((3, 3, 2), {(0,): 1 / 6, (1,): 1 / 6, (0, 2): 1 / 3, (1, 2): 1 / 3}),
-    ],
-)
-def test_groups_of_unequal_sizes_are_drawn_whole_until_the_next_does_not_fit(sizes, shares):
-    """N = 5, over all orders of three groups: a group that fits exactly is taken, one that doesn't ends the draw."""
+# Sizes of three groups | of their six orders, how many draw these groups
+DRAWS = """
+[3, 2, 2] | {(0, 1): 2, (0, 2): 2, (1, 2): 2}
+[5, 2, 2] | {(0,): 2, (1,): 1, (2,): 1, (1, 2): 2}
+[3, 3, 2] | {(0,): 1, (1,): 1, (0, 2): 2, (1, 2): 2}
+"""
+
+
+@each_row("sizes orders", DRAWS, literals=True)
+def test_groups_of_unequal_sizes_are_drawn_whole_until_the_next_does_not_fit(sizes, orders):
+    """N = 5: a group that fits exactly is taken, one that doesn't ends the draw."""
     problem = np.repeat([0, 1, 2, 3], [*sizes, 1])  # the last has a single completion, and is never taken
     completions = make_graded(problem, np.ones(len(problem), bool))
     counts = Counter()
@@ -155,9 +156,9 @@ def test_groups_of_unequal_sizes_are_drawn_whole_until_the_next_does_not_fit(siz
         assert rows_of(selection) == np.flatnonzero(np.isin(problem, problems)).tolist()
         counts[problems] += 1
 
-    assert counts.keys() == shares.keys()
-    for problems, share in shares.items():
-        assert counts[problems] / 600 == pytest.approx(share, abs=0.08)  # four standard errors
+    assert counts.keys() == orders.keys()
+    for problems, order_count in orders.items():
+        assert counts[problems] / 600 == pytest.approx(order_count / 6, abs=0.08)  # four standard errors
 
 
 @pytest.mark.parametrize("unit", ["examples", "groups"])

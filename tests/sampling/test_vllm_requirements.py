@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import refused
+from tests.conftest import each_row, refused
 from topr_exp.runs.preflight import check_engine
 from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine, probe
 from topr_exp.types import ConfigError
@@ -41,17 +41,18 @@ def test_a_machine_that_has_all(machine):
     assert values["torch"] == "2.14.0, CUDA 13.0"
 
 
-@pytest.mark.parametrize(
-    "name, content, line",
-    [
-        ("Python.h", None, "no Python.h"),
-        ("gcc", None, "no C compiler"),
-        ("driver", "NVRM version: NVIDIA Kernel Module  550.54.15\n", "driver is 550"),
-        ("probe.json", '["/", null, "2.13.0+cpu", "0.33.0"]', "has no CUDA"),
-        ("python", "#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n", "No module"),
-        ("python", None, "No such file"),
-    ],
-)
+# A file of the machine | its content; None: it is not there | what is said
+LACKS = r"""
+"Python.h" | None | "no Python.h"
+"gcc" | None | "no C compiler"
+"driver" | "NVRM version: NVIDIA Kernel Module  550.54.15\n" | "driver is 550"
+"probe.json" | '["/", null, "2.13.0+cpu", "0.33.0"]' | "has no CUDA"
+"python" | "#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n" | "No module"
+"python" | None | "No such file"
+"""
+
+
+@each_row("name content line", LACKS, literals=True)
 def test_what_is_missing_is_one_line(machine, name, content, line):
     if content is None:
         (machine / name).unlink()
@@ -62,16 +63,16 @@ def test_what_is_missing_is_one_line(machine, name, content, line):
         check_gpu_machine(str(machine / "python"))
 
 
-@pytest.mark.parametrize(
-    "torch, vllm, is_tested",
-    [
-        ("2.13.0+cu130", "0.30.0rc1", True),
-        ("2.14.1", "0.33.2", True),
-        ("2.14.0", "0.34.0", False),
-        ("2.12.1", "0.30.0", False),
-        ("2.15.0.dev1", "0.33.0", False),
-    ],
-)
+VERSIONS = """
+"2.13.0+cu130" | "0.30.0rc1" | True
+"2.14.1" | "0.33.2" | True
+"2.14.0" | "0.34.0" | False
+"2.12.1" | "0.30.0" | False
+"2.15.0.dev1" | "0.33.0" | False
+"""
+
+
+@each_row("torch vllm is_tested", VERSIONS, literals=True)
 def test_untested_versions_are_a_warning_on_a_gpu(machine, torch, vllm, is_tested, capsys):
     (machine / "probe.json").write_text(f'["{machine}", "13.0", "{torch}", "{vllm}"]\n')
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import column, needs_peft, small_config, values_of
+from tests.conftest import column, each_row, needs_peft, small_config, values_of
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import run_both, twins
 from topr_exp.composition.draws import random_generator
@@ -261,11 +261,21 @@ class Simulation:
         return SimulatedUpdate(batch, kept_tokens, idle, self.free)
 
 
+# schedule.when_stale | schedule.max_lag
+POLICIES = """
+"keep" | None
+"drop" | 0
+"drop" | 2
+"wait" | 0
+"wait" | 1
+"wait" | 4
+"freshest" | 0
+"freshest" | 3
+"""
+
+
 @pytest.mark.parametrize("concurrency, prompts", [(1, 1), (3, 2), (8, 3), (2, 4)])
-@pytest.mark.parametrize(
-    "policy, limit",
-    [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4), ("freshest", 0), ("freshest", 3)],
-)
+@each_row("policy limit", POLICIES, literals=True)
 def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):
     lengths = np.random.default_rng(concurrency).integers(1, 30, size=2000).tolist()
     schedule = schedule_of(policy, limit, concurrency=concurrency, prompts=prompts)

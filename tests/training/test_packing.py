@@ -9,7 +9,7 @@ import torch
 from torch.torch_version import TorchVersion
 from transformers import LlamaForCausalLM
 
-from tests.conftest import make_model
+from tests.conftest import each_row, make_model
 from tests.plain_scoring import completion_logp
 from topr_exp.training import tree_attention
 from topr_exp.training.hidden_states import Inputs, states_in_layout
@@ -157,16 +157,17 @@ def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model):
 # ---- on a GPU
 
 
-@pytest.mark.parametrize(
-    "dtype, mask, version, capability, copies",
-    [
-        (torch.bfloat16, None, "2.13.0", 8, 0),
-        (torch.float32, None, "2.14.0", 9, 2),
-        (torch.bfloat16, True, "2.13.0", 8, 2),
-        (torch.bfloat16, True, "2.13.0", 9, 0),
-        (torch.bfloat16, True, "2.14.0", 8, 0),
-    ],
-)
+# What queries, keys and values are kept in | a mask | torch's version | the GPU's generation | how many are copied
+KERNELS = """
+"bfloat16" | None | "2.13.0" | 8 | 0
+"float32" | None | "2.14.0" | 9 | 2
+"bfloat16" | True | "2.13.0" | 8 | 2
+"bfloat16" | True | "2.13.0" | 9 | 0
+"bfloat16" | True | "2.14.0" | 8 | 0
+"""
+
+
+@each_row("dtype mask version capability copies", KERNELS, literals=True)
 def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
     monkeypatch, dtype, mask, version, capability, copies
 ):
@@ -176,8 +177,9 @@ def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
     tree_attention.takes_grouped_heads.cache_clear()
-    queries = Mock(is_cuda=True, device="cuda:0", dtype=dtype, shape=(2, 32, 64, 128))
-    keys = Mock(is_cuda=True, device="cuda:0", dtype=dtype, shape=(2, 8, 64, 128))
+    on_gpu = {"is_cuda": True, "device": "cuda:0", "dtype": getattr(torch, dtype)}
+    queries = Mock(shape=(2, 32, 64, 128), **on_gpu)
+    keys = Mock(shape=(2, 8, 64, 128), **on_gpu)
     keys.repeat_interleave.return_value = "copied"
 
     tree_attention.attend(queries, keys, keys, mask, None)
@@ -214,14 +216,14 @@ def test_equal_lengths_without_a_shared_part_are_padded():
     assert cheapest_layout(sequences, SHAPE) == Layout(padded_cost(sequences, SHAPE), None)
 
 
-@pytest.mark.parametrize(
-    "name, value, reason",
-    [
-        ("_attn_implementation", "eager", "its attention is eager, where sdpa is needed"),
-        ("model_type", "gpt_oss", "models of type gpt_oss are not among"),
-        ("layer_types", ["full_attention", "sliding_attention"], "does not reach back"),
-    ],
-)
+UNFIT = """
+"_attn_implementation" | "eager" | "its attention is eager, where sdpa is needed"
+"model_type" | "gpt_oss" | "models of type gpt_oss are not among"
+"layer_types" | ["full_attention", "sliding_attention"] | "does not reach back"
+"""  # settings of models
+
+
+@each_row("name value reason", UNFIT, literals=True)
 def test_a_model_for_which_trees_are_not_exact_is_padded_with_one_warning(model, name, value, reason, capsys):
     setattr(model.config, name, value)
 

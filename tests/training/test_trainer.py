@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import names_in, refused
+from tests.conftest import each_row, names_in, refused
 from tests.training.trainers import TOPR, N, make_examples, make_trainer, new_policy, train, weights
 from topr_exp.algorithms.topr import Tapered
 from topr_exp.runtime.checksums import write_checksums
@@ -184,14 +184,14 @@ def test_what_is_not_finite_stops_the_run_before_it_changes_a_weight(tmp_path, l
 # ---- memory
 
 
-@pytest.mark.parametrize(
-    "micro, recompute, advice",
-    [
-        (8, False, "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"),
-        (8, True, "lower optim.micro_batch_size"),
-        (1, True, "train on more or larger devices"),
-    ],
-)
+ADVICE = """
+8 | False | "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"
+8 | True | "lower optim.micro_batch_size"
+1 | True | "train on more or larger devices"
+"""
+
+
+@each_row("micro recompute advice", ADVICE, literals=True)
 def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path, micro, recompute, advice):
     trainer, examples = make_trainer(tmp_path, micro_batch_size=micro, gradient_checkpointing=recompute)
     # Asks the system for more than there is: torch's own error, not one of ours.
