@@ -424,15 +424,17 @@ def sampled_shard(first_problem, texts):
 
 
 def test_parquet_has_the_verdict_of_each_completion_and_the_gold_that_it_is_by(tmp_path, store):
-    table = filled(store, "rollouts", {}, sampled_shard(0, ["a", "b"]), sampled_shard(2, ["c", "d"]))
-    key = {"rollouts": table.name, "golds": ["a", "1", "2", "d"]}
-    filled(store, "verdicts", key, {"verdict": ["correct", "incorrect"]}, {"verdict": ["invalid", "correct"]})
+    shards = [sampled_shard(0, ["a", "b"]), sampled_shard(2, ["c", "d"])]
+    verdicts = [{"verdict": ["correct", "incorrect"]}, {"verdict": ["invalid", "correct"]}]
+    golds = ["a", "1", "2", "d"]
+    table = filled(store, "rollouts", {}, *shards)
+    filled(store, "verdicts", {"rollouts": table.name, "golds": golds}, *verdicts)
 
     export_file(table, tmp_path / "out.parquet")
 
     exported = pq.read_table(tmp_path / "out.parquet")
     assert exported["completion"].to_pylist() == ["a", "b", "c", "d"]
-    assert exported["gold"].to_pylist() == ["a", "1", "2", "d"]
+    assert exported["gold"].to_pylist() == golds
     assert exported["verdict"].to_pylist() == ["correct", "incorrect", "invalid", "correct"]
     assert exported["reward"].to_pylist() == [1, -1, -1, 1]
 

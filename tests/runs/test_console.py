@@ -22,19 +22,19 @@ from topr_exp.runtime.machine import slow_precision
 # ---- the header
 
 
-Made = SimpleNamespace
+StandIn = SimpleNamespace
 
 
 def header_rows(*words, precision="float32"):
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
     config = config_of("output_dir=out", "name=n", *words)
-    model = Made(num_parameters=lambda: 598_000)
-    policy = Made(model=model, device_description="cpu, float32", device=Made(type="cpu"), precision=precision)
-    left_out = Made(unparsable=1, overlapping=1)
-    nothing_left_out = Made(unparsable=0, overlapping=0)
-    sets = Made(train_report=left_out, test_report=nothing_left_out)
-    train = Made(problems=[None] * 5, too_long=1)
-    test = Made(problems=[None] * 3, too_long=0)
+    model = StandIn(num_parameters=lambda: 598_000)
+    policy = StandIn(model=model, device_description="cpu, float32", device=StandIn(type="cpu"), precision=precision)
+    left_out = StandIn(unparsable=1, overlapping=1)
+    nothing_left_out = StandIn(unparsable=0, overlapping=0)
+    sets = StandIn(train_report=left_out, test_report=nothing_left_out)
+    train = StandIn(problems=[None] * 5, too_long=1)
+    test = StandIn(problems=[None] * 3, too_long=0)
     return rows_of(format_header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {}))
 
 

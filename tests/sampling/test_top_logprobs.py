@@ -24,9 +24,8 @@ VOCABULARY = 11
 
 
 @pytest.mark.parametrize("weights", ["none", "int4"])
-@pytest.mark.parametrize(
-    "noise, temperature, top_p", [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.0, 0.7, 0.8), (0.5, 0.7, 0.8)]
-)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("temperature, top_p", [(1.0, 1.0), (0.7, 0.8)])
 def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, temperature, top_p):
     model = make_model(VOCABULARY)
     changes = {"temperature": temperature, "top_p": top_p, "mismatch": Mismatch(weights, noise)}
@@ -48,14 +47,15 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
 def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary():
     changes = {"temperature": 0.7, "top_p": 0.8, "mismatch": Mismatch("int4", 0.5)}
 
-    samples = draw(make_model(VOCABULARY), 8, top_logprobs=VOCABULARY, **changes)[0]
-    samples_of_three = draw(make_model(VOCABULARY), 8, top_logprobs=3, **changes)[0]
+    samples, _ = draw(make_model(VOCABULARY), 8, top_logprobs=VOCABULARY, **changes)
+    samples_of_three, _ = draw(make_model(VOCABULARY), 8, top_logprobs=3, **changes)
 
     for sample, sample_of_three in zip(samples, samples_of_three, strict=True):
         assert sample.tokens == sample_of_three.tokens
         for noted, likeliest in zip(sample.top_tokens, sample_of_three.top_tokens, strict=True):
-            assert likeliest.logp.tolist() == sorted(noted.logp.tolist(), reverse=True)[:3]
-            assert noted.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
+            from_likeliest = np.sort(noted.logp)[::-1]
+            assert np.array_equal(likeliest.logp, from_likeliest[:3])
+            assert np.array_equal(likeliest.logp, noted.logp[likeliest.ids])
 
 
 # ---- whole runs
