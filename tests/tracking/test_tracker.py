@@ -88,12 +88,15 @@ def client(stand_in):
     return client
 
 
+STEPS = 3  # of W&B for an update: its record, an evaluation on a part of the problems, one on all of them
+
+
 def test_an_online_run_is_sent_what_it_lacks(client, tmp_path):
     """W&B has 8 updates of the 12 in the files, not what was measured then; the attempt goes on from update 10."""
     config, path = make_run(tmp_path, "tracking=wandb", steps=12, done=False)
     measured = evaluation(1, 0.4, subset=True, step=8, samples_seen=256)
     write_lines(path / "eval.jsonl", [measured])
-    client.resume_at(3 * 8 + 1)
+    client.resume_at(STEPS * 8 + 1)
 
     with attempt(config) as folder:
         folder.evaluations.add(evaluation(0, 0.2))  # which every attempt records again
@@ -103,11 +106,13 @@ def test_an_online_run_is_sent_what_it_lacks(client, tmp_path):
         train(folder, 1, 2, iteration=2)
 
     first_row, *rows_of_updates, subset_row, evaluation_row, next_row, last_row = client.rows
-    assert first_row["_step"] == 3 * 8 + 1
-    assert column(rows_of_updates, "_step") == [27, 30, 33, 36, 39, 42]  # of updates 9 to 14
-    assert (subset_row["_step"], evaluation_row["_step"]) == (3 * 14 + 1, 3 * 14 + 2)
-    assert (next_row["_step"], last_row["_step"]) == (3 * 15, 3 * 16)
-    assert (next_row["samples"], last_row["samples"]) == (32 * 15, 32 * 16)
+    assert first_row["_step"] == STEPS * 8 + 1
+    assert column(rows_of_updates, "_step") == [STEPS * number for number in range(9, 15)]
+    assert subset_row["_step"] == STEPS * 14 + 1
+    assert evaluation_row["_step"] == STEPS * 14 + 2
+    for row, number in ((next_row, 15), (last_row, 16)):
+        assert row["_step"] == STEPS * number
+        assert row["samples"] == 32 * number
     assert client.init_arguments["id"] == run_id(path)
     assert client.init_arguments["resume"] == "allow"
     assert client.calls == {"finish": {"exit_code": 0}, "teardown": {"exit_code": 1}}
