@@ -1,5 +1,6 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt; p̃ and c of Equation 12."""
 
+from ast import literal_eval
 from itertools import product
 
 import numpy as np
@@ -7,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import make_completions, make_graded, refused, values_of
+from tests.conftest import make_completions, make_graded, parted, refused, values_of
 from topr_exp.composition.baselines import baseline_for, effective_positive
 from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
-
-VERDICTS = [CORRECT, INCORRECT, INVALID, CORRECT]
 
 
 def graded(source, *, problem, prompts, golds):
@@ -28,11 +27,24 @@ def graded(source, *, problem, prompts, golds):
         mu_logp=product([-source], [0, -1, -2, -3]),
         text=["text"] * 4,
         finish=["stop", "length"] * 2,
-        verdict=VERDICTS,
+        verdict=[CORRECT, INCORRECT, INVALID, CORRECT],
         answer=["answer"] * 4,
         path=["string"] * 4,
         **{"class": [0] * 4},
     )
+
+
+# Problem, sample, tokens (source and row), log μ, verdict, end, whether imported
+MERGED = """
+0 | 0 | [0, 0] | [0, 0] | 0 | "stop" | False
+0 | 1 | [0, 1] | [0, -1] | 1 | "length" | False
+1 | 0 | [0, 2] | [0, -2] | 2 | "stop" | False
+1 | 1 | [0, 3] | [0, -3] | 0 | "length" | False
+1 | 2 | [1, 0] | [-1, 0] | 0 | "stop" | True
+2 | 0 | [1, 1] | [-1, -1] | 1 | "length" | True
+3 | 0 | [1, 2] | [-1, -2] | 2 | "stop" | True
+3 | 1 | [1, 3] | [-1, -3] | 0 | "length" | True
+"""
 
 
 def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
@@ -42,17 +54,12 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
 
     merged = merge_sources([sampled, imported])
 
-    assert merged.problem_index.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
-    assert merged.sample_index.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
-    sources_and_rows = list(product([0, 1], range(4)))
-    assert np.array_equal([*merged.tokens], sources_and_rows)
-    assert np.array_equal([*merged.lists("mu_logp")], np.negative(sources_and_rows))
+    columns = ["problem", "sample", "tokens", "mu_logp", "verdict", "finish", "imported"]
+    rows = [list(row.values()) for row in merged.table.select(columns).to_pylist()]
+    assert rows == [list(map(literal_eval, row)) for row in parted(MERGED)]
     assert merged.prompt_of(4).tolist() == [1, 2]
     assert merged.prompt_of(5).tolist() == [9]
     assert values_of(merged.problems, "answer") == list("abcb")
-    assert merged.verdicts.tolist() == VERDICTS * 2
-    assert merged.is_imported.tolist() == [False] * 4 + [True] * 4
-    assert merged.is_truncated.tolist() == [False, True] * 4
 
 
 def test_a_single_source_stays_as_it_is():
