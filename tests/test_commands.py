@@ -76,7 +76,7 @@ def test_help_asked_for_halfway_names_groups_and_examples_in_a_process_of_its_ow
     assert process.stdout.count("  python -m topr_exp") == 5
 
 
-def test_a_dry_run_of_fifty_runs(tmp_path):
+def test_a_dry_run_lists_fifty_runs_and_starts_none(tmp_path):
     sweep = ["-m", "algo=topr,tis,naive,sft,ppo", "seed=range(0,10)", f"output_dir={tmp_path}", "dry_run=true"]
 
     process = answer("topr_exp", *sweep)

@@ -98,7 +98,7 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, cop
 
 
 @pytest.mark.extended
-def test_other_data(finished, tmp_path):
+def test_a_runs_model_is_evaluated_on_other_data(finished, tmp_path):
     results = evaluate(tmp_path, f"model={finished}", "data=math", *SMALL[:2])
 
     (folder,) = tmp_path.glob("evaluations/*")
@@ -108,7 +108,7 @@ def test_other_data(finished, tmp_path):
 
 
 @pytest.mark.extended
-def test_a_folder_that_no_run_wrote(finished, tmp_path):
+def test_a_folder_that_no_run_wrote_is_evaluated_under_its_name(finished, tmp_path):
     folder = shutil.copytree(finished / "model", tmp_path / "it's mine/x")
 
     model = evaluate(tmp_path / "out", f"model={folder}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
@@ -116,7 +116,7 @@ def test_a_folder_that_no_run_wrote(finished, tmp_path):
     assert (model["name"], model["path"], model["dtype"]) == ("x", str(folder), "float32")
 
 
-def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
+def test_a_run_whose_model_has_a_name_of_its_own_is_evaluated(finished, copied, tmp_path):
     """model.name=mine beside a YAML's settings, as the documents tell; no YAML has that name."""
     change_settings(copied, "model", {"name": "mine"})
 
@@ -142,7 +142,7 @@ def test_a_run_whose_settings_cant_be_read_is_not_evaluated_by_others(text, faul
 
 
 @pytest.mark.parametrize("shots", [0, 1, 2])
-def test_a_run_of_an_earlier_release_that_had_examples_of_a_file(shots, copied, tmp_path):
+def test_a_run_of_an_earlier_release_with_examples_of_a_file_keeps_its_prompt_or_is_refused(shots, copied, tmp_path):
     """It has its own prompt, or is refused; data.shots=FILE takes both examples, not the first as it did."""
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "1 + 1?", "solution": "2"}\n' * 2)

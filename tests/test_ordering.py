@@ -12,7 +12,7 @@ ALGORITHMS = ["naive", "ppo", "dpo", "sft", "tis", "is", "topr"]
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_figure_1(tmp_path):
+def test_naive_collapses_ppo_stalls_and_topr_ends_best(tmp_path):
     """Where DPO ends depends on the seed: it is printed, and nothing said of it."""
     words = [f"algo={','.join(ALGORITHMS)}", "seed=0,1", "cluster.jobs=2", f"output_dir={tmp_path}"]
 

@@ -44,7 +44,7 @@ def test_yaml_fills_its_dataclass(name):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_settings_of_the_papers(name):
+def test_losses_have_the_settings_of_their_papers(name):
     loss = load(name)
 
     assert vars(loss).items() >= PAPERS[name].items()

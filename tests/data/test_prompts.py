@@ -60,7 +60,7 @@ math | final | Problem: | Reasoning:
 
 
 @each_row("name grader beginning ending", ZERO_SHOT)
-def test_zero_shot_prompts(name, grader, beginning, ending):
+def test_a_prompt_without_examples_is_the_question_between_its_benchmarks_words(name, grader, beginning, ending):
     prompter = build_prompter(settings(name, grader=grader))
 
     assert prompter.render("Why {x}?") == f"{beginning} Why {{x}}?\n{ending}"
@@ -110,7 +110,7 @@ def test_shipped_examples_of_math_end_as_their_format_asks():
     assert endings == [f"{gold}." for gold in MATH_SHOT_GOLDS]
 
 
-def test_examples_from_a_file(tmp_path):
+def test_examples_of_a_file_stand_before_the_question(tmp_path):
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
 

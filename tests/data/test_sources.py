@@ -93,7 +93,7 @@ MATH500 = """
 """
 
 
-def test_a_math_folder(tmp_path):
+def test_a_folder_of_math_has_levels_and_subjects_and_is_tested_on_math500(tmp_path):
     for name, text in (("train_a", TRAIN_A), ("train_b", TRAIN_B), ("math500", MATH500)):
         (tmp_path / f"{name}.jsonl").write_text(text)
 
@@ -231,12 +231,12 @@ no box | -
 
 
 @each_row("solution gold", GSM8K_GOLDS)
-def test_golds_of_gsm8k(solution, gold):
+def test_the_gold_of_a_solution_to_gsm8k_is_read(solution, gold):
     assert (gsm8k_gold(solution) or "-") == gold
 
 
 @each_row("solution gold", MATH_GOLDS)
-def test_golds_of_math(solution, gold):
+def test_the_gold_of_a_solution_to_math_is_read(solution, gold):
     assert (math_gold(solution) or "-") == gold
 
 
@@ -264,7 +264,7 @@ def load(path, *words):
     return load_problems(config_of("data=jsonl", f"data.path={path}", *ALL_PROBLEMS, *words).data)
 
 
-def test_one_file_whose_share_is_held_out(tmp_path):
+def test_a_share_of_one_file_is_held_out_to_test_on(tmp_path):
     path = write_lines(tmp_path / "mine.jsonl", sums(200))
 
     sets = load(path, "data.test_share=0.1")
@@ -412,7 +412,7 @@ def test_a_grader_of_ones_own_says_what_is_right(working_folder):
 FEW = "data.train_problems=4 data.test_problems=2 data.n=2 data.eval_n=1 sampler.max_new_tokens=8"
 
 
-def test_the_command_of_the_document_and_a_changed_file(working_folder):
+def test_the_command_of_the_document_runs_and_a_changed_file_ends_it(working_folder):
     path = write_lines(working_folder / "problems.jsonl", sums(40))
     section = document("problems.md").partition("## A file")[2]
     command = re.search(r"^python -m topr_exp model=llama3_8b (.*)$", section, re.MULTILINE)
@@ -476,7 +476,7 @@ def test_few_refused_golds_are_counted(coins, capsys):
     assert "warning" not in capsys.readouterr().err
 
 
-def test_problems_without_end_and_ones_that_are_elsewhere(coins):
+def test_problems_without_end_need_a_number_and_ones_elsewhere_are_not_checked_before(coins):
     change(coins, "    def problems", "    generated = True\n    at_hand = False\n\n    def problems")
 
     with refused(r"^data\.train_problems must be a number: Coins problems have no end; got null", ConfigError):

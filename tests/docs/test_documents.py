@@ -142,7 +142,7 @@ def sweeps_in(text):
     return sweeps
 
 
-def test_the_folders_of_sweeps():
+def test_folders_on_the_pages_are_those_of_their_sweeps():
     assert len(sweeps_in(TEXTS["slurm.md"])) >= 3
     for name, text in TEXTS.items():
         for words, folders in sweeps_in(text):
@@ -150,7 +150,7 @@ def test_the_folders_of_sweeps():
             assert folders <= names, name
 
 
-def test_the_version_of_the_verdicts():
+def test_the_page_shows_the_graders_version():
     versions = re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["guarantees.md"])
 
     assert set(versions) == {GRADER_VERSION}

@@ -87,7 +87,7 @@ def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path, st
         assert import_file(store, tmp_path / text).read()["text"].to_pylist() == [text]
 
 
-def test_the_train_split_of_the_hub(hub):
+def test_of_a_data_set_of_the_hub_the_train_split_is_read(hub):
     split = datasets.Dataset.from_list([FORMATS["verl"]["row"]])
     splits = datasets.DatasetDict({"test": split, "train": split})
     hub(lambda name: splits)

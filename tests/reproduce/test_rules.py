@@ -133,7 +133,7 @@ VERDICTS = """
 
 
 @each_row("holds word", VERDICTS, literals=True)
-def test_a_figures_verdict(holds, word):
+def test_a_figures_verdict_is_of_all_its_claims(holds, word):
     assert verdict([Claim("", is_shown, "") for is_shown in holds]) == word
 
 
@@ -180,7 +180,7 @@ CHOICES = """
 
 
 @each_row("choice levels", CHOICES, literals=True)
-def test_the_runs_that_a_choice_names(choice, levels):
+def test_a_choice_names_its_runs(choice, levels):
     records = [record for record in pick(RUNS, choice) if record["settings"]["seed"] == 0]
 
     shares = [round(100 * record["final"]["correct"]) for record in records]

@@ -54,7 +54,7 @@ seed        0
 """  # noqa: E501
 
 
-def test_every_row_of_a_plain_run():
+def test_the_header_of_a_plain_run_has_these_rows_and_no_others():
     rows = header_rows("algo=topr", "baseline=-0.3", "data=gsm8k", "sampler.top_k=5", "sampler.top_p=0.9")
 
     assert rows.pop("folder").startswith("out/n/topr_gsm8k_tiny_lr1e-4_c-0.3_s0_")
@@ -196,7 +196,7 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path):
     assert (config.folder / "prompt.txt").read_text() == prompt + "\n"
 
 
-def test_worked_examples_stop_strings_and_a_template_of_ones_own():
+def test_a_preview_shows_worked_examples_stop_strings_and_ones_own_template():
     prompt = preview_prompt(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
 
     assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in prompt
@@ -217,7 +217,7 @@ def test_a_log_brings_the_prompts_of_training_so_the_first_test_prompt_is_shown(
     assert preview_prompt(log_and_samples) == FIRST_PROMPT
 
 
-def test_a_verifiers_prompt():
+def test_a_verifiers_prompt_leaves_room_for_the_solution():
     prompt = preview_prompt(config_of("model=tiny_verifier"))
 
     assert prompt.endswith("How many coins does Bea have now?\nSolution: {solution}\nVerification:◀")

@@ -63,7 +63,7 @@ def error_line(tmp_path):
     return run_command
 
 
-def test_problems_that_cant_be_read_or_are_too_few(source, error_line):
+def test_problems_that_cant_be_read_or_are_too_few_are_one_line(source, error_line):
     rows = sums(50, 100, GSM8K)
     write_lines(source / "train.jsonl", [*rows[:40], "{", *rows[40:]])
     assert f"error: {source}/train.jsonl:41: not valid JSON" in error_line(f"data.source={source}")
@@ -73,7 +73,7 @@ def test_problems_that_cant_be_read_or_are_too_few(source, error_line):
     assert "schedule.prompts=6: there are 5 problems" in error_line(f"data.source={source}", *rounds)
 
 
-def test_completions_that_answer_no_problem(tmp_path, error_line):
+def test_a_completion_that_answers_no_problem_is_named(tmp_path, error_line):
     problem = load_problems(config_of("experiment=smoke").data).train[0]
     row = {"problem_id": problem.id, "completion": " The answer is 2."}
     stray_row = row | {"problem_id": "no"}
@@ -84,7 +84,7 @@ def test_completions_that_answer_no_problem(tmp_path, error_line):
     assert line.startswith(f"error: data.completions={log}: completion 41 answers problem_id 'no', wh")
 
 
-def test_a_log_without_the_numbers_that_the_settings_ask_for(tmp_path):
+def test_a_log_without_the_numbers_that_the_settings_ask_for_is_refused(tmp_path):
     log = write_lines(tmp_path / "made.jsonl", [{"prompt": "?", "completion": " x", "points": 1.0}])
     words = [f"data.completions={log}", "data.reward=given"]
 
@@ -146,12 +146,12 @@ def test_a_shipped_model_is_not_for_real_problems(source, capsys):
         "output_dir=/proc/x: cannot make /proc/x/runs (No such file or directory)",
     ],
 )
-def test_a_machine_that_cant_run_it(line, error_line):
+def test_what_a_machine_lacks_is_one_line(line, error_line):
     assert error_line(line.partition(":")[0]) == f"error: {line}"
 
 
 @needs_peft
-def test_a_layer_that_the_model_does_not_have(error_line):
+def test_a_layer_that_the_model_does_not_have_is_one_line(error_line):
     line = error_line("model.lora={rank: 4, alpha: 8, targets: [q_proj, up_prj]}")
 
     assert line.startswith("error: model.lora.targets=up_prj: no linear layer of the model's blocks; did you mean up_p")
@@ -164,7 +164,9 @@ tracking=tensorboard | tracking=tensorboard: the package tensorboard | tensorboa
 
 
 @each_row("setting beginning extra", PACKAGES)
-def test_a_package_that_is_not_installed(setting, beginning, extra, error_line, stand_in):
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    setting, beginning, extra, error_line, stand_in
+):
     stand_in(beginning.split()[-1], None)
 
     command = f"pip install -e '.[{extra}]' -c constraints.txt"
@@ -174,7 +176,7 @@ def test_a_package_that_is_not_installed(setting, beginning, extra, error_line, 
 # ---- model folders
 
 
-def test_a_reference_with_fewer_tokens(own_model):
+def test_a_reference_with_fewer_tokens_is_refused(own_model):
     update_json(own_model / "config.json", vocab_size=412)
 
     with refused(r"model.reference=\S+: it has 412 tokens, the model of model.path 413", ConfigError):
@@ -194,7 +196,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_models(kind, own_model):
+def test_a_damaged_model_is_refused_with_its_damage(kind, own_model):
     file, content, message = DAMAGE[kind]
     (own_model / file).write_bytes(content)
 

@@ -142,7 +142,7 @@ def test_a_lock_whose_file_another_host_removes_is_taken_anew(module, name, call
 
 
 @pytest.mark.parametrize("is_readable", [True, False])
-def test_another_users_lock(is_readable, ordinary_user):
+def test_another_users_lock_is_seen_and_taken_once_its_holder_was_killed(is_readable, ordinary_user):
     """While it is held it is seen; when its holder was killed, who may write in the folder takes it."""
     claim = ordinary_user / "x.claim"
     lock = take(claim)

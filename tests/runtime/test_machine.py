@@ -59,7 +59,7 @@ def build_torch(monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_driver_that_torch_is_too_new_for(device, driver, build_torch):
+def test_a_driver_that_torch_is_too_new_for_is_refused(device, driver, build_torch):
     driver.write_text(OLD_DRIVER)
     build_torch("13.0")
 

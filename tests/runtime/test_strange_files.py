@@ -112,7 +112,7 @@ def test_a_store_is_tidied_of_its_own_files_alone(name, plant, thesis, tmp_path)
 
 
 @pytest.mark.parametrize("name, status", [(run_lock.CLAIM, 1), (attempt.LOG, 0)])
-def test_a_run_whose_lock_or_log_is_a_link(name, status, thesis, tmp_path):
+def test_a_run_whose_lock_or_log_is_a_link_says_so(name, status, thesis, tmp_path):
     folder = small_config(tmp_path).folder
     folder.mkdir(parents=True)
     (folder / name).symlink_to(thesis)

@@ -33,7 +33,7 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_machine_that_has_all(machine):
+def test_a_machine_that_has_all_lacks_nothing(machine):
     values, lacks = examine(str(machine / "python"))
 
     assert not lacks
@@ -100,7 +100,7 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(make_environment):
     assert installation.include
 
 
-def test_little_shared_memory(machine, monkeypatch):
+def test_little_shared_memory_is_told_with_the_way_to_more(machine, monkeypatch):
     small = os.statvfs_result((4096, 4096, 16384, 16384, 16384, 0, 0, 0, 0, 255))  # 64 MiB, as docker gives
     monkeypatch.setattr(os, "statvfs", lambda folder: small)
 

@@ -41,7 +41,7 @@ def write_files(folder, *names):
 # ---- list, describe, verify
 
 
-def test_list_and_describe(table, command):
+def test_list_has_a_line_for_each_table_and_describe_its_key(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
     shards = [shard(1), shard(0)]
     with pytest.raises(IndexError):
@@ -62,7 +62,7 @@ def test_list_and_describe(table, command):
     assert json.loads(key) == KEY
 
 
-def test_verify_and_a_key_that_is_made_again(table, command):
+def test_a_damaged_key_is_named_and_made_again(table, command):
     assert command("verify").out == f"sound    {table.name}: 12 of 12 shards made, all checksums right\n"
 
     key = (table.folder / "key.json").read_bytes()
@@ -97,7 +97,7 @@ def test_a_command_that_could_mean_everything_is_refused(store, command, words):
 # ---- import and export
 
 
-def test_import_and_export(tmp_path, command):
+def test_what_is_imported_is_exported_without_what_nothing_reads(tmp_path, command):
     source = tmp_path / "in.jsonl"
     target = tmp_path / "out.jsonl"
     row = '{"problem_id": "1", "completion": "x", "tokens": [1]'

@@ -100,7 +100,7 @@ def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path, command)
 
 
 @pytest.mark.parametrize("call_number", range(1, 9))
-def test_a_disk_that_refuses_any_call(tmp_path, monkeypatch, call_number):
+def test_a_disk_that_refuses_any_call_costs_no_finished_shard(tmp_path, monkeypatch, call_number):
     """Claim, fsync of the file, rename, fsync of the folder, of each of two shards, in this order."""
     table = open_table(tmp_path)
     calls = []

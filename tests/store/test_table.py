@@ -134,7 +134,7 @@ def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path):
 # ---- processes that are killed, and many at once
 
 
-def test_killed_at_every_step(tmp_path, start, capsys):
+def test_after_a_kill_at_any_step_the_next_fill_leaves_the_files_of_an_undisturbed_one(tmp_path, start, capsys):
     """SIGKILL before each single file operation; then a fill leaves the same files as an undisturbed one."""
     undisturbed = open_table(tmp_path / "undisturbed", shards=1)
     undisturbed.fill(shard)
@@ -176,7 +176,7 @@ def test_eight_processes_make_each_shard_once(tmp_path, table, start):
     assert contents(open_table(tmp_path).folder) == contents(table.folder)
 
 
-def test_the_message_while_another_works(tmp_path, clock, capsys):
+def test_a_fill_says_which_process_it_waits_for(tmp_path, clock, capsys):
     table = open_table(tmp_path)
     table.folder.mkdir(parents=True)
     lock = locks.acquire(table.folder / "shard-00000.claim")

@@ -183,7 +183,7 @@ for count in range(16):
     WRONG_ROWS.append({"question": question, "gold": str(count + 2), "completion": f" The answer is {count}."})
 
 
-def test_a_run_without_positives(tmp_path, capsys):
+def test_a_set_without_positives_is_refused_for_sft_and_noted_for_topr(tmp_path, capsys):
     source = f"data.completions={write_lines(tmp_path / 'wrong.jsonl', WRONG_ROWS)}"
     with refused("algo=sft has nothing to learn from"):
         run(small_config(tmp_path, source, "algo=sft"))
@@ -246,7 +246,7 @@ def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_pa
     assert run(broken)["tokens"] == run(undisturbed)["tokens"]
 
 
-def test_a_round_that_keeps_nothing(tmp_path):
+def test_a_first_round_that_keeps_nothing_is_one_line(tmp_path):
     line = r"compose.pass_rate=\[0.9, 0.95\]: of 16 problems that round 0 drew \(10 times\) none is solved so often"
     with refused(rf"^{line}$"):
         run(small_config(tmp_path, *GROUPS[:-2], "compose.pass_rate=[0.9,0.95]", "data.n=16", "optim.batch_size=64"))

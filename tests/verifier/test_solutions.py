@@ -170,7 +170,7 @@ def words_of(lines):
     return [" ".join(line.split()) for line in lines]
 
 
-def test_tables():
+def test_the_table_of_a_verifier_has_each_figure_in_its_row_and_column():
     base = numbered_figures(10, **{"weighted_sc - maj": 1.5})
     differences = {"weighted_sc - maj": 2.5, "weighted_sc - base": 4.5}
     final = numbered_figures(70, **differences, maj=99.0, oracle=98.0)
