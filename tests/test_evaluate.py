@@ -104,7 +104,8 @@ def test_a_runs_model_is_evaluated_on_other_data(finished, tmp_path):
     (folder,) = tmp_path.glob("evaluations/*")
     assert names_in(folder) == {"eval.json", "environment.json", "completions.jsonl"}
     assert set(column(lines_of(folder / "completions.jsonl"), "set")) == {"test"}
-    assert (results["data"]["name"], results["sampler"]["temperature"]) == ("math", 0.9)
+    assert results["data"]["name"] == "math"
+    assert results["sampler"]["temperature"] == 0.9
 
 
 @pytest.mark.extended
@@ -113,7 +114,9 @@ def test_a_folder_that_no_run_wrote_is_evaluated_under_its_name(finished, tmp_pa
 
     model = evaluate(tmp_path / "out", f"model={folder}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
 
-    assert (model["name"], model["path"], model["dtype"]) == ("x", str(folder), "float32")
+    assert model["name"] == "x"
+    assert model["path"] == str(folder)
+    assert model["dtype"] == "float32"
 
 
 def test_a_run_whose_model_has_a_name_of_its_own_is_evaluated(finished, copied, tmp_path):
@@ -124,7 +127,8 @@ def test_a_run_whose_model_has_a_name_of_its_own_is_evaluated(finished, copied, 
 
     model = results["model"]
     final = read_json(finished / "summary.json")["final"]
-    assert (model["name"], model["dtype"]) == ("mine", "float32")
+    assert model["name"] == "mine"
+    assert model["dtype"] == "float32"
     assert results["figures"]["pass@1"] == final["pass@1"]
 
 

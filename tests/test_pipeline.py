@@ -102,7 +102,8 @@ def test_each_iteration_stands_for_itself(tmp_path):
     assert len(set(column(training_keys, "seed"))) == 3, "a policy was trained on what the earlier numbers drew"
     evaluations = lines_of(config.folder / "eval.jsonl")
     assert [evaluation.pop("iteration") for evaluation in evaluations] == [0, 1, 2, 3]
-    assert (summary["base"], summary["final"]) == (evaluations[0], evaluations[3])
+    assert summary["base"] == evaluations[0]
+    assert summary["final"] == evaluations[3]
     training_sets = [read_json(config.folder / f"iteration-{number}/training_set.json") for number in (1, 2, 3)]
     assert len(set(column(training_sets, "positive_share"))) > 1
     for name in ("n_train", "positive_share", "effective_positive"):

@@ -54,9 +54,12 @@ def test_the_shape_is_the_published_one_with_grouped_heads_and_tied_embeddings(p
     output_layer = model.get_output_embeddings().weight
 
     assert sum(weight_counts) == 134_515_008
-    assert (config.num_attention_heads, config.num_key_value_heads, config.num_hidden_layers) == (9, 3, 30)
+    assert config.num_attention_heads == 9
+    assert config.num_key_value_heads == 3
+    assert config.num_hidden_layers == 30
     assert output_layer.data_ptr() == embeddings.data_ptr()
-    assert (policy.vocabulary, policy.context) == (49_152, 8192)
+    assert policy.vocabulary == 49_152
+    assert policy.context == 8192
 
 
 def test_the_weights_are_a_language_models(policy):

@@ -75,7 +75,8 @@ def test_python_composes_with_the_printed_loss_and_then_knows_it_by_name(tmp_pat
         composed_loss = topr_exp.compose(["--config-dir", "conf", "algo=soft_topr", "algo.ceiling=3"]).algo
         function = topr_exp.loss("soft_topr", ceiling=4.0).function
 
-    assert (composed_loss.name, composed_loss.ceiling) == ("soft_topr", 3.0)
+    assert composed_loss.name == "soft_topr"
+    assert composed_loss.ceiling == 3.0
     assert function.ceiling == 4.0
 
 

@@ -80,7 +80,9 @@ def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model):
 
     assert re.fullmatch(r"[\w-]+/[\w.-]+", config.model.path)
     assert re.fullmatch(r"[0-9a-f]{40}", config.model.revision)
-    assert (config.data.chat, config.data.shots, config.sampler.top_k) == (True, 0, 0)
+    assert config.data.chat is True
+    assert config.data.shots == 0
+    assert config.sampler.top_k == 0
     assert config.optim.batch_size % config.optim.micro_batch_size == 0
 
 
@@ -108,7 +110,8 @@ def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompt
 
     config = config_of(*words)
 
-    assert (config.sampler.name, config.sampler.prompts_per_shard) == (sampler, int(prompts))
+    assert config.sampler.name == sampler
+    assert config.sampler.prompts_per_shard == int(prompts)
     assert config_of(*words, "sampler=hf").sampler.name == "hf"
 
 

@@ -77,7 +77,9 @@ def test_a_folder_takes_the_settings_of_its_name_or_shape(words, described, tmp_
 
     model = choose(folder)
 
-    assert (model.described, model.path, model.name) == (described, str(folder), name)
+    assert model.described == described
+    assert model.path == str(folder)
+    assert model.name == name
 
 
 def test_a_shape_may_be_unknown_or_that_of_a_part(tmp_path):
@@ -94,8 +96,10 @@ def test_a_runs_model_takes_the_settings_of_the_yaml_that_the_run_used(weights, 
 
     model = choose(run / weights)
 
-    assert (model.path, model.name) == (str(run / weights), "my_run")
-    assert (model.choice, model.reason) == ("tiny_noise", "of the run that wrote it")
+    assert model.path == str(run / weights)
+    assert model.name == "my_run"
+    assert model.choice == "tiny_noise"
+    assert model.reason == "of the run that wrote it"
     if weights == "model":
         assert choose(run) == model
 
@@ -129,7 +133,8 @@ def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, wor
     (job,) = plan_of(f"{key}={word}", "sampler=hf").jobs
 
     name = word.partition("/")[2]
-    assert (job.config.model.path, job.config.model.name) == (word, name)
+    assert job.config.model.path == word
+    assert job.config.model.name == name
     assert capsys.readouterr().out == f"model {word}: settings of {settings_of}\n"
 
 
@@ -149,7 +154,8 @@ def test_settings_that_are_chosen_by_name_and_values_on_the_command_line_stay(tm
     assert composed("model=deepseek_r1_8b", f"model.path={folder}").model.name == "deepseek_r1_8b"
     assert composed("model=tiny_noise", f"model.path={toy_folder}").model.name == "tiny_noise"
     config = composed(f"model={folder}", "model.name=mine", "optim.lr=3e-5")
-    assert (config.model.name, config.optim.lr) == ("mine", 3e-5)
+    assert config.model.name == "mine"
+    assert config.optim.lr == 3e-5
 
 
 def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
@@ -176,7 +182,9 @@ def test_evaluate_takes_the_same_settings(tmp_path, capsys):
     evaluation = compose_settings(Namespace(overrides=words, config_dir=None, multirun=False))
 
     run = composed(*words)
-    assert (evaluation.model, evaluation.data, evaluation.sampler) == (run.model, run.data, run.sampler)
+    assert evaluation.model == run.model
+    assert evaluation.data == run.data
+    assert evaluation.sampler == run.sampler
     assert f"settings of model=tiny_long, {HAS_SHAPE}" in capsys.readouterr().out
 
 
@@ -190,7 +198,8 @@ def test_a_folder_may_have_any_name(name, key, tmp_path):
 
     model = composed(f"{key}={folder}").model
 
-    assert (model.path, model.name) == (str(folder), name)
+    assert model.path == str(folder)
+    assert model.name == name
 
 
 @both_keys

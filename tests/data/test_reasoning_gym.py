@@ -87,7 +87,8 @@ def test_another_version_of_the_library_would_be_noticed():
     """It may draw other problems; a run whose files changed is refused, and this one holds the hashes of all."""
     ((key, record),) = config_of("data=reasoning_gym").data.files()
 
-    assert (key, record.name) == ("task", "RECORD")
+    assert key == "task"
+    assert record.name == "RECORD"
     assert "reasoning_gym/games/countdown.py,sha256=" in record.read_text()
 
 
@@ -104,7 +105,8 @@ def test_problems_are_those_of_the_seed(library):
     sets = load_problems(source())
 
     assert load_problems(source()) == sets
-    assert (len(sets.train), len(sets.test)) == (30, 10)
+    assert len(sets.train) == 30
+    assert len(sets.test) == 10
     questions = all_questions(source())
     assert len(questions) == 40
     assert not questions & all_questions(source(seed=1))
@@ -115,7 +117,8 @@ def test_a_problem_has_its_task_in_its_gold_which_is_graded_correct(library):
 
     gold = json.loads(problem.answer)
     assert problem.id == "gym/gcd/test0/000000"
-    assert (gold["task"], gold["options"]) == ("gcd", {})
+    assert gold["task"] == "gcd"
+    assert gold["options"] == {}
     assert problem.question == f"{gold['metadata']['n']} + 1 ="
     assert gym.grade(source().solution(problem), problem.answer)[0] == "correct"
 

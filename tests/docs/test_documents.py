@@ -128,7 +128,9 @@ def test_the_filled_in_cluster_composes(tmp_path):
 
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
 
-    assert (cluster.name, cluster.jobs, cluster.nodes) == ("slurm", 16, 1)
+    assert cluster.name == "slurm"
+    assert cluster.jobs == 16
+    assert cluster.nodes == 1
 
 
 def sweeps_in(text):

@@ -268,7 +268,8 @@ def test_text_alone_is_scored_by_the_starting_model_though_its_prompt_leaves_too
 
     summary = run(small_config(tmp_path, f"data.completions={log}", f"sampler.max_new_tokens={room}", *FEW_TESTS))
 
-    assert (summary["n_train"], summary["too_long"]["train"]) == (16, 0)
+    assert summary["n_train"] == 16
+    assert summary["too_long"]["train"] == 0
     tokens = tiny.tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
     assert summary["tokens"]["tokens_scored"] == 16 * (len(tokens) + 1), "with the token that ends them"
     assert "tokens_sampled" not in summary["tokens"]
@@ -320,7 +321,9 @@ def train_on_log(folder, *words, **columns):
 def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, capsys):
     _, summary, first_update = train_on_log(outputs)
 
-    assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
+    assert summary["n_train"] == 64
+    assert summary["positive_share"] == 0.25
+    assert summary["mean_reward"] == 0.25
     assert first_update["kl_mu"] == pytest.approx(0, abs=1e-6)
     printed = capsys.readouterr().out
     for text in (
@@ -377,7 +380,8 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts_wherever
 
     completions = read_completions(run_folder)
 
-    assert (len(completions), completions.chosen.sum()) == (56, 56)
+    assert len(completions) == 56
+    assert completions.chosen.sum() == 56
     moved_run = read_run(str(run_folder))
     assert problem_results(moved_run, moved_run.evaluations[-1])["n"] == 1
     is_right = completions.text == " The answer is 1."

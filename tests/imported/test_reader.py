@@ -186,7 +186,8 @@ def test_columns_by_the_settings_and_files_in_their_order(tmp_path):
     rows = [*reader]
     assert column(rows, "completion") == ["file 2", "file 10"]
     assert rows[0] == {"prompt": "?", "completion": "file 2", "reward": 0.25}
-    assert (reader.names.by_role["reward"], reader.unread) == ("mine", {"score"})
+    assert reader.names.by_role["reward"] == "mine"
+    assert reader.unread == {"score"}
     with refused(r"data\.columns\.gold=x: no such column; it has prompt, answer, score, mine$"):
         read(tmp_path, Columns(gold="x"))
 

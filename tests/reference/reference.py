@@ -265,7 +265,8 @@ class Reference:
     def sampled_group(self, line):
         """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
         prompt, draws = next(self.draws)
-        assert (prompt, len(draws)) == (self.prompts[line], self.data["n"])
+        assert prompt == self.prompts[line]
+        assert len(draws) == self.data["n"]
         limit = self.settings["sampler"]["max_new_tokens"]
         end = self.tokenizer.eos_token_id
         group = []

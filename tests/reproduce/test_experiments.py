@@ -48,8 +48,11 @@ def test_the_papers_scale_is_the_same_file_with_its_model():
     config = config_of(*words)
 
     assert config.compose.n_examples == 50_000
-    assert (config.optim.lr, config.optim.batch_size) == (5e-7, 8)
-    assert (config.data.source, config.data.n, config.data.eval_n) == ("hub", 16, 64)
+    assert config.optim.lr == 5e-7
+    assert config.optim.batch_size == 8
+    assert config.data.source == "hub"
+    assert config.data.n == 16
+    assert config.data.eval_n == 64
 
 
 def test_an_experiments_settings_come_before_the_command_lines():

@@ -85,7 +85,8 @@ class TrainedRuns:
         for job in jobs:
             config = job.config
             trial = (config.optim.lr, config.seed)
-            assert (config.data.test_split, config.sampler.seed) == ("validation", config.seed)
+            assert config.data.test_split == "validation"
+            assert config.sampler.seed == config.seed
             self.started.append(trial)
             shutil.copytree(self.finished.folder, config.folder, dirs_exist_ok=True)
             write_json(config.folder / "config.json", {"identity": plain(config), "resolved": plain(config)})

@@ -57,7 +57,9 @@ def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
         assert 0 < minutes_of(step, study.config, []) < 10
     data = study.config.data
     optim = study.config.optim
-    assert (data.train_problems, data.n, optim.batch_size) == (1024, 8, 64)
+    assert data.train_problems == 1024
+    assert data.n == 8
+    assert optim.batch_size == 64
     assert study.config.sampler.max_new_tokens == 256
 
 
@@ -101,7 +103,8 @@ def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_wha
     configs = values_of(jobs, "config")
     assert values_of(configs, "effective_positive") == [None, 0.2, 0.5]
     for config in configs:
-        assert (config.algo.name, config.baseline) == ("tis", None)
+        assert config.algo.name == "tis"
+        assert config.baseline is None
         assert config.seed == config.sampler.seed == 0
         assert config.model.path == str(imitation)
         assert config.data.completions is None

@@ -22,7 +22,8 @@ def test_a_run_leaves_a_card_that_the_hub_reads(smoke):
     text = (config.folder / "model" / CARD_FILE).read_text()
 
     card = ModelCard(text).data
-    assert (card.library_name, card.pipeline_tag) == ("transformers", "text-generation")
+    assert card.library_name == "transformers"
+    assert card.pipeline_tag == "text-generation"
     assert card.tags == ["topr_exp", "reinforcement-learning", "topr"]
     assert card.base_model is card.license is card.datasets is None  # the base is a folder here
     for line in (
@@ -79,7 +80,8 @@ def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, t
 
     text = (tmp_path / CARD_FILE).read_text()
     card = ModelCard(text).data
-    assert (card.base_model, card.datasets) == ("meta-llama/Meta-Llama-3-8B-Instruct", datasets)
+    assert card.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert card.datasets == datasets
     assert "trained                  50.0         50.0" in text
     assert "\nthe header\n" in text
     assert "python -m topr_exp -cd 'a b'" in text

@@ -39,7 +39,9 @@ def test_a_lock_is_one_processs_until_it_is_given_back(claim):
     assert locks.living_owner(claim) is None
     with take(claim):
         assert locks.acquire(claim) == locks.living_owner(claim) == HERE
-        assert (HERE.is_on_this_host(), HERE.has_open(claim), str(HERE)) == (True, True, f"{HERE.host}:{HERE.pid}")
+        assert HERE.is_on_this_host()
+        assert HERE.has_open(claim)
+        assert str(HERE) == f"{HERE.host}:{HERE.pid}"
 
     assert not claim.exists()
     with pytest.raises(FileNotFoundError):

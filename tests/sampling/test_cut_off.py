@@ -62,5 +62,6 @@ def test_the_report_has_columns_and_a_curve_where_something_was_cut_off():
     comparison = group_runs([finished_run])
 
     (row,) = group_rows(comparison, comparison.groups)
-    assert (row["final cut off"], row["training cut off"]) == ("20.0", "10.0")
+    assert row["final cut off"] == "20.0"
+    assert row["training cut off"] == "10.0"
     assert "curve_truncated_share" in values_of(plot_runs(comparison), "name")

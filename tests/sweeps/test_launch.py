@@ -110,7 +110,8 @@ def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(schedul
     *rows, submission, total = preview(plan_of(*words).jobs).splitlines()
 
     assert [row.split()[1] for row in rows] == ["queued", "new", "new", "new"]
-    assert (submission, total) == ("3 jobs", "4 runs on a cluster; nothing started")
+    assert submission == "3 jobs"
+    assert total == "4 runs on a cluster; nothing started"
     assert len(scheduler.submissions) == 1
     capsys.readouterr()
     scheduler.problem = "silent"

@@ -49,7 +49,8 @@ def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error_
     assert outcome.returncode == 1, outcome.stderr
     for text in ("2 runs: 1 done, 1 failed", TOO_FEW, f"resume {sweep}"):
         assert text in outcome.stdout
-    assert (status_of(finished), status_of(failed)) == ("done", "failed")
+    assert status_of(finished) == "done"
+    assert status_of(failed) == "failed"
     assert "[ ]: 95 % over" in (finished / "log.txt").read_text()
     assert not (finished / "error.txt").exists()
     error = (failed / "error.txt").read_text()

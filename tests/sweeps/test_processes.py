@@ -70,7 +70,8 @@ def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_pat
 
     (error,) = endings_of(way, log=log)
 
-    assert (type(error).__name__, str(error)) == (kind, text)
+    assert type(error).__name__ == kind
+    assert str(error) == text
     assert (text in log.read_text()) == (way in ERRORS)
     assert ("Traceback" in log.read_text()) == (way == "bug")
 

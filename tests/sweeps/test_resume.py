@@ -85,7 +85,8 @@ def test_changed_cluster_settings_reach_the_run_that_starts_and_its_file(sweep, 
     _, stopped = read_runs(sweep.folder)
     assert scheduler.submissions == [[stopped.number]]
     assert stopped.config().cluster == cluster
-    assert (cluster.nodes, cluster.gpus_per_node) == (2, 4)
+    assert cluster.nodes == 2
+    assert cluster.gpus_per_node == 4
 
 
 def test_changes_of_a_resume_are_to_the_launch_and_not_to_the_last_resume(sweep, scheduler):
@@ -113,7 +114,8 @@ def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_pa
 
     cluster = recompose(launch, ["cluster.threads=${size:4,12}"])
 
-    assert (cluster.jobs, cluster.threads) == (7, 12)
+    assert cluster.jobs == 7
+    assert cluster.threads == 12
     assert recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []).jobs == 5
 
 
@@ -130,7 +132,8 @@ def test_what_a_resume_sets_replaces_what_the_launch_set():
 
     cluster = recompose(launch, ["cluster.additional_parameters={account: p}"])
 
-    assert (cluster.timeout_min, cluster.additional_parameters) == (9, {"account": "p"})
+    assert cluster.timeout_min == 9
+    assert cluster.additional_parameters == {"account": "p"}
     assert recompose(launch[:2], ["cluster=local"]).name == "local"
 
 

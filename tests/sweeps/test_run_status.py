@@ -69,7 +69,8 @@ def test_texts_of_any_length_keep_a_line_of_the_table_short(tmp_path):
 def test_where_the_scheduler_is_silent_nothing_is_said_of_a_job(tmp_path):
     status = read_status(bare_run(tmp_path, job="array_0"), JobStates({}, "silent"))
 
-    assert (status.state, status.error) == ("new", "")
+    assert status.state == "new"
+    assert status.error == ""
 
 
 def test_the_owner_on_a_lost_node_is_waited_for(tmp_path, clock, capsys):
@@ -104,7 +105,8 @@ def test_a_claim_that_a_file_server_keeps_for_a_lost_node_is_told(job, host, que
 
         status = read_status(bare_run(tmp_path, job="array_0"), JobStates(queue))
 
-    assert (status.state, status.error) == ("running", text)
+    assert status.state == "running"
+    assert status.error == text
 
 
 def test_a_run_that_may_not_be_read_is_named(ordinary_user):
@@ -113,7 +115,8 @@ def test_a_run_that_may_not_be_read_is_named(ordinary_user):
 
     status = read_status(bare_run(ordinary_user))
 
-    assert (status.state, status.error) == ("unreadable", "state.json can't be read (Permission denied)")
+    assert status.state == "unreadable"
+    assert status.error == "state.json can't be read (Permission denied)"
     assert count_states([status]) == "1 run: 1 unreadable"
 
 

@@ -28,9 +28,11 @@ def test_one_offline_run_is_left_with_its_settings(resumed, records):
     (run,) = records_of("run", records)
     (exit_record,) = records_of("exit", records)
     assert exit_record.get("exit_code", 0) == 0
-    assert (run["run_group"], run["job_type"]) == ("sweep", "train")
+    assert run["run_group"] == "sweep"
+    assert run["job_type"] == "train"
     config = run["config"]["update"]
-    assert (config["baseline"], config["algo"]["a_pos"]) == (-0.3, 1)
+    assert config["baseline"] == -0.3
+    assert config["algo"]["a_pos"] == 1
     assert "baseline=-0.3" in config["overrides"]
     assert "versions" in config["environment"]
     axes = {metric.get("glob_name"): metric.get("step_metric") for metric in records_of("metric", records)}

@@ -80,7 +80,8 @@ def run_broken_and_undisturbed(folder, words):
     settings = settings_in_rounds(f"checkpoint.every_seconds=0 schedule=async {words}")
     undisturbed, broken = twins(folder, *settings)
     expected, summary = run_both(undisturbed, broken, updates=3)
-    assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
+    assert summary["tokens"] == expected["tokens"]
+    assert summary["asynchrony"] == expected["asynchrony"]
     return records(broken.folder), summary
 
 
@@ -374,7 +375,8 @@ def test_an_empty_queue_is_restored(tmp_path):
 
     restored = restored_copy(rounds, tmp_path)
 
-    assert (restored.queue, restored.summary) == ([], rounds.summary)
+    assert restored.queue == []
+    assert restored.summary == rounds.summary
 
 
 def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_path):
@@ -387,7 +389,8 @@ def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_pat
 
     restored = restored_copy(rounds, tmp_path)
 
-    assert (restored.buffer, restored.summary) == (rounds.buffer, rounds.summary)
+    assert restored.buffer == rounds.buffer
+    assert restored.summary == rounds.summary
 
 
 # ---- what staleness does to the gradient

@@ -116,6 +116,9 @@ def test_adamw_is_torchs_with_the_rate_and_the_betas_and_no_decay():
     (group,) = optimizer.param_groups
 
     assert type(optimizer) is torch.optim.AdamW
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.05, (0.9, 0.999), 0)
+    assert group["lr"] == 0.05
+    assert group["betas"] == (0.9, 0.999)
+    assert group["weight_decay"] == 0
     # Where torch may choose it takes every weight at once on a GPU, with a copy of the second moments of all.
-    assert (group["foreach"], group["fused"]) == (False, None)
+    assert group["foreach"] is False
+    assert group["fused"] is None

@@ -151,7 +151,9 @@ def plugin(working_folder):
 def test_a_plugins_loss_is_found_with_what_its_yaml_asks(capsys):
     loss = topr_exp.loss("uncapped")
 
-    assert (loss.function.cap, loss.reduction, loss.mu) == (math.inf, "tokens", "sampler")
+    assert loss.function.cap == math.inf
+    assert loss.reduction == "tokens"
+    assert loss.mu == "sampler"
     assert losses.main(["uncapped"]) == 0
     assert capsys.readouterr().out.startswith("uncapped")
 
