@@ -64,10 +64,12 @@ def test_the_interval_of_a_count_ends_where_the_binomial_test_just_rejects(count
     interval = clopper_pearson(count, total)
 
     assert interval.value == count / total
-    at_least = scipy.stats.binom.sf(count - 1, total, interval.low)
-    at_most = scipy.stats.binom.cdf(count, total, interval.high)
-    assert at_least == pytest.approx(0.025) if count else interval.low == 0
-    assert at_most == pytest.approx(0.025) if count < total else interval.high == 1
+    p_of_as_many = scipy.stats.binom.sf(count - 1, total, interval.low)
+    p_of_as_few = scipy.stats.binom.cdf(count, total, interval.high)
+    assert p_of_as_many == pytest.approx(0.025 if count > 0 else 1)
+    assert p_of_as_few == pytest.approx(0.025 if count < total else 1)
+    assert (interval.low == 0) == (count == 0)
+    assert (interval.high == 1) == (count == total)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
