@@ -88,11 +88,11 @@ def summarise(tally: Tally) -> Figures:
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
-    columns = np.column_stack(list(tally.values.values()))
+    columns = np.column_stack(list(tally.values.values()))  # [P, values]
     means = columns.mean(axis=0, keepdims=True)
     if len(tally) > 1:
         resampled_means = bootstrap_means(columns, RESAMPLES, default_rng([0, 2]))
-        means = np.concatenate([means, resampled_means])
+        means = np.concatenate([means, resampled_means])  # [1 + R, values]
     samples_by_name = dict(zip(tally.values, means.T, strict=True))
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
@@ -156,7 +156,8 @@ def weighted_score(voting: Ballots, approvals: Counts) -> Values:
     """
     class_count = voting.worth.shape[1]
     gives_answer = voting.candidates[:, :, None] == np.arange(class_count)  # [P, K, C] by solution and answer class
-    approvals_of_answer = (gives_answer * approvals[:, :, None]).sum(axis=1)  # [P, C]
+    approvals_by_solution = gives_answer * approvals[:, :, None]
+    approvals_of_answer = approvals_by_solution.sum(axis=1)  # [P, C]
     is_given = gives_answer.any(axis=1)
     votes = is_given * (approvals_of_answer + 1)  # also an answer that nobody approves of has one
     return majority_score(votes, voting.worth)
@@ -218,5 +219,6 @@ def cell(figure: Point | None) -> str:
     """Format a figure in per cent with its interval."""
     if figure is None or figure.get("value") is None:
         return "–"
-    known_fields: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
-    return Interval(**known_fields).percent()
+    # An interval has NaN where the figure has None.
+    known_ends: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
+    return Interval(**known_ends).percent()
