@@ -89,20 +89,22 @@ def multiply_fractions(rng: random.Random) -> Task:
 
 
 def simplify_root(rng: random.Random) -> Task:
-    """m√r ± n√r, level 2, or m√(k²·r), level 4."""
+    """m√r + n√r, level 2, or m√(k²·r), level 4."""
     r = rng.choice((2, 3, 5, 6, 7, 10))
     k = rng.randint(2, 5)
     m = rng.randint(2, 12)
     n = rng.randint(2, 12)
-    if rng.random() < 0.5:
-        question = f"Simplify ${root(m, r)}+{root(n, r)}$."
-        return Task(question, 2, "Algebra", lambda calc: root(calc(m, "+", n), r))
 
-    def solve(calc: Calc) -> str:
+    def add_roots(calc: Calc) -> str:
+        return root(calc(m, "+", n), r)
+
+    def extract_root(calc: Calc) -> str:
         calc.write(f"{root(1, k * k)}={k}.")
         return root(calc(m, "*", k), r)
 
-    return Task(rf"Simplify ${m}\sqrt{{{k * k}\cdot{r}}}$.", 4, "Algebra", solve)
+    if rng.random() < 0.5:
+        return Task(f"Simplify ${root(m, r)}+{root(n, r)}$.", 2, "Algebra", add_roots)
+    return Task(rf"Simplify ${m}\sqrt{{{k * k}\cdot{r}}}$.", 4, "Algebra", extract_root)
 
 
 def linear_inequality(rng: random.Random) -> Task:
@@ -120,7 +122,9 @@ def linear_inequality(rng: random.Random) -> Task:
         if a > 1:
             end = calc(end, "/", a)
         calc.write(f"{x} {relation} {end}.")
-        opening, closing = "[]" if relation.startswith("\\") else "()"
+        opening, closing = "()"
+        if relation.startswith("\\"):  # the end belongs to the interval
+            opening, closing = "[]"
         if is_lower_bound:
             return rf"{opening}{end},\infty)"
         return rf"(-\infty,{end}{closing}"
@@ -210,12 +214,12 @@ def roots_of_product(rng: random.Random) -> Task:
 
 def midpoint(rng: random.Random) -> Task:
     """The midpoint of two points with whole coordinates."""
-    intervals = []  # by axis, the two points' coordinates
+    intervals = []  # of x and of y, from the first point to the second
     for _ in range(2):
         half = rng.randint(1, 7)
         middle = half + rng.randint(0, 8)
         intervals.append((middle - half, middle + half))
-    (a, c), (b, d) = intervals
+    (first_x, second_x), (first_y, second_y) = intervals
     verb, mark = rng.choice((("Find", "."), ("What is", "?")))
 
     def solve(calc: Calc) -> str:
@@ -226,7 +230,7 @@ def midpoint(rng: random.Random) -> Task:
         x, y = middles
         return f"({x},{y})"
 
-    question = f"{verb} the midpoint of $({a},{b})$ and $({c},{d})${mark}"
+    question = f"{verb} the midpoint of $({first_x},{first_y})$ and $({second_x},{second_y})${mark}"
     return Task(question, 3, "Geometry", solve)
 
 
