@@ -40,7 +40,8 @@ class Calc:
 
     def compute(self, a: int, op: str, b: int) -> int:
         """Compute without a step; a division must come out even, unless an earlier result was wrong."""
-        assert op != "/" or self.wrong_at is not None or a % b == 0, f"{a} / {b} is not whole"
+        must_be_whole = op == "/" and self.wrong_at is None
+        assert not must_be_whole or a % b == 0, f"{a} / {b} is not whole"
         result: int = OPERATIONS[op](a, b)
         if self.calls == self.wrong_at:
             assert self.rng is not None

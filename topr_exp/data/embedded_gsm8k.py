@@ -145,7 +145,10 @@ class Story:
         self._is_comparison = False
 
     def _draw_operand(self, op: str) -> int:
-        largest = LARGEST - self._value if op == "+" else self._value - 1
+        if op == "+":
+            largest = LARGEST - self._value
+        else:
+            largest = self._value - 1
         return self._rng.randint(2, min(30, largest))
 
     def _change(self, op: str) -> None:

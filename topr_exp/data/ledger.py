@@ -77,8 +77,8 @@ def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTa
     for name, change in zip(NAMES, changes, strict=False):
         op = "+" if change > 0 else "-"
         person_events.append(Event(name, op, abs(change)))
-    *events_before, last_event = map(str, person_events)
-    turn_order = f"{', '.join(events_before)} and {last_event}"
+    *first_texts, last_text = map(str, person_events)
+    turn_order = f"{', '.join(first_texts)} and {last_text}"
     question = f"The {place} holds {start} {thing}. In turn {turn_order}. "
     question += f"How many {thing} does it hold after {turns} turns?"
     if choices:
