@@ -77,10 +77,10 @@ class Prompter:
 
     def _fill_template(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: the texts may hold braces too.
-        texts = {f"{{{name}}}": text for name, text in fields.items()}
-        texts["{question}"] = question
-        placeholders = "|".join(map(re.escape, texts))
-        return re.sub(placeholders, lambda placeholder: texts[placeholder[0]], self.template)
+        text_by_placeholder = {f"{{{name}}}": text for name, text in fields.items()}
+        text_by_placeholder["{question}"] = question
+        any_placeholder = "|".join(map(re.escape, text_by_placeholder))
+        return re.sub(any_placeholder, lambda match: text_by_placeholder[match[0]], self.template)
 
 
 def apply_chat_template(
@@ -158,7 +158,9 @@ def load_shots(config: DataConfig) -> tuple[Problem, ...]:
         return read_shots(Path(shots))
     available = shipped_shots(config.prompt_format)
     if shots > len(available):
-        kind = config.prompt_format if config.prompt_format is not None else f"data.grader={config.grader_name}"
+        kind = config.prompt_format
+        if kind is None:
+            kind = f"data.grader={config.grader_name}"
         raise ConfigError(f"data.shots={shots}: the {kind} examples hold {len(available)}")
     return available[:shots]
 
@@ -221,10 +223,10 @@ def tokens_behind_answer(tokenizer: Any, options: Mapping[str, Any]) -> list[int
     if getattr(tokenizer, "chat_template", None) is None:
         return []
     messages = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": ANSWER}]
-    text = ""
+    conversation = ""
     with contextlib.suppress(TOPRError):
-        text = apply_chat_template(tokenizer, messages, options, fault="", add_generation_prompt=False)
-    _, _, text_behind = text.rpartition(ANSWER)
+        conversation = apply_chat_template(tokenizer, messages, options, fault="", add_generation_prompt=False)
+    _, _, text_behind = conversation.rpartition(ANSWER)
     token_ids: list[int] = tokenizer(text_behind, add_special_tokens=False)["input_ids"]
     return token_ids
 
