@@ -44,7 +44,7 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
         return None
     first_run = measured_runs[0]
     first_interval = interval_of_evaluation(first_run.summary[stage], name)
-    if share_completions(measured_runs, stage):
+    if have_same_completions(measured_runs, stage):
         if not math.isnan(first_interval.low):
             return first_interval
         measured_runs = [first_run]  # whose verdicts give the interval that its evaluation lacks
@@ -58,8 +58,8 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
     return t_interval(values, share=name != REWARD)
 
 
-def share_completions(runs: Sequence[Run], stage: str) -> bool:
-    """Return True for a single run and for runs that share completions, as a sweep's share the base's."""
+def have_same_completions(runs: Sequence[Run], stage: str) -> bool:
+    """Return True for a single run and for runs that were scored on the same completions, as a sweep's bases."""
     table_names = set()
     for run in runs:
         table = run.summary[stage].get("verdicts", run.path)
