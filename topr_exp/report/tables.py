@@ -40,7 +40,9 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
         for key, value in run.settings.items():
             is_name_in_use = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
             column = f"{key} (setting)" if is_name_in_use else key
-            row[column] = INFINITIES.get(value, value) if isinstance(value, str) else value
+            if isinstance(value, str):
+                value = INFINITIES.get(value, value)
+            row[column] = value
         for name in SUMMARY_COLUMNS:
             row[name] = number_or_nan(run.summary_number(name))
         row["updates"] = run.update_count
@@ -107,16 +109,19 @@ def interval_columns(name: str, interval: Interval | None) -> Row:
 
 def as_csv(frame: pd.DataFrame) -> str:
     """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
+    table = frame.reset_index()
+    table = table.map(without_formula).rename(columns=without_formula)
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
-    def as_text(cell: Any) -> Any:
-        with suppress(TypeError, ValueError):
-            float(cell)
-            return cell
-        if str(cell).startswith(FORMULA_STARTS):
-            return f"'{cell}"
-        return cell
 
-    return str(frame.reset_index().map(as_text).rename(columns=as_text).to_csv(index=False, lineterminator="\n"))
+def without_formula(cell: Any) -> Any:
+    """A cell or title unchanged, but for text that a spreadsheet would compute."""
+    with suppress(TypeError, ValueError):
+        float(cell)
+        return cell  # a number, or its text: -0.5 begins as a formula does
+    if str(cell).startswith(FORMULA_STARTS):
+        return f"'{cell}"
+    return cell
 
 
 def groups_tex(run_groups: RunGroups) -> str:
