@@ -220,7 +220,7 @@ class Rank(NamedTuple):
     text: str
 
 
-def rank(value: Any) -> Rank:
+def value_rank(value: Any) -> Rank:
     text = value_text(value)
     if value is None:
         return Rank(0, 0.0, text)
@@ -231,7 +231,7 @@ def rank(value: Any) -> Rank:
 
 def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Rank], bool]:
     """Order runs by their values of the keys, then finished ones first."""
-    ranks = [rank(run.settings.get(key)) for key in keys]
+    ranks = [value_rank(run.settings.get(key)) for key in keys]
     return ranks, not run.is_done
 
 

@@ -165,13 +165,13 @@ class Run:
         A note also says where a finished run lacks the file, unless it is optional, or the end of its last line.
         """
         path = self.path / name
-        is_complete = self.is_done and (path.exists() or not is_optional)
-        records, damaged_lines = read_lines(path, is_valid, growing=not is_complete)
+        must_be_complete = self.is_done and (path.exists() or not is_optional)
+        records, damaged_lines = read_lines(path, is_valid, growing=not must_be_complete)
         if damaged_lines:
             fault = f"{name_lines(damaged_lines)} left out, damaged or another version's"
             self.notes.append(f"{name}: {fault}")
             warn(f"{path}: {fault}")
-        elif is_complete and not records:
+        elif must_be_complete and not records:
             self.notes.append(f"{name} is missing or holds nothing")
         return records
 
