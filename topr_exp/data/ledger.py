@@ -64,13 +64,7 @@ class LedgerTask(Task):
 
 def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTask:
     """Draw one random story, of two or three people."""
-    totals: list[int] = []  # the start, then one a turn
-    while not totals or min(totals) < LOWEST or max(totals) > HIGHEST:
-        start = rng.randint(LOWEST, HIGHEST)
-        people = rng.randint(2, 3)
-        changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(people)]
-        change_of_turn = islice(cycle(changes), turns)
-        totals = list(accumulate(change_of_turn, initial=start))
+    start, changes = draw_changes(rng, turns)
     place = rng.choice(PLACES)
     thing = rng.choice(THINGS)
     person_events = []  # what each person does in every turn of theirs
@@ -86,6 +80,18 @@ def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTa
     events = tuple(islice(cycle(person_events), turns))
     solve = partial(careful, start, events)
     return LedgerTask(question, None, None, solve, start, events, choices)
+
+
+def draw_changes(rng: random.Random, turns: int) -> tuple[int, list[int]]:
+    """Draw the first total, and what each person adds in every turn of theirs; all totals stay within the limits."""
+    while True:
+        start = rng.randint(LOWEST, HIGHEST)
+        people = rng.randint(2, 3)
+        changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(people)]
+        change_of_turn = islice(cycle(changes), turns)
+        totals = list(accumulate(change_of_turn, initial=start))
+        if min(totals) >= LOWEST and max(totals) <= HIGHEST:
+            return start, changes
 
 
 def careful(start: int, events: Sequence[Event], calc: Calc) -> str:

@@ -60,7 +60,7 @@ def refuse_single_completions(completions: Completions, config: Config) -> None:
 
 def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     """Describe a log without training on it, by the settings of a run; without `model=NAME` what needs no model."""
-    quoted_source = source.replace("'", r"\'")
+    quoted_source = source.replace("'", r"\'")  # in quotes: Hydra would read the commas and brackets of a path
     composer = Composer(parse_arguments([*settings, f"data.completions='{quoted_source}'"]))
     _, composed = next(composer.jobs())
     config = load(composed)

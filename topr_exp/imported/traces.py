@@ -40,7 +40,8 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, leaf in enumerate(nodes):
         mask = leaf.get("mask") or []
         is_sampled = leaf.get("sampled") or True in mask
-        if index in parents or not is_sampled:
+        has_answer = index in parents
+        if has_answer or not is_sampled:
             continue
         ancestors = ancestors_of(index, nodes, parents)
         yield {
