@@ -63,7 +63,7 @@ zero_one | on_policy | baseline
 def test_advice_on_the_weight_of_positives_names_a_setting_that_such_a_run_has(reward, schedule, key):
     config = config_of("experiment=smoke", f"data.reward={reward}", f"schedule={schedule}")
 
-    assert open_report(config, needs_sampling=True).weight_key == key
+    assert open_report(config).weight_key == key
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, copied_smoke, tmp_path):

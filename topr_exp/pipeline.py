@@ -45,7 +45,7 @@ from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.sampler import seed_of
 from topr_exp.schema import plain
-from topr_exp.session import Session, open_session, report_finished
+from topr_exp.session import Session, open_run_folder, open_session, report_finished
 from topr_exp.store import Ragged, Store
 from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.collection import Collector
@@ -58,10 +58,11 @@ from topr_exp.training.trainer import Trainer
 
 def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
-    with open_session(config) as session:
-        if isinstance(session, RunFolder):
-            return report_finished(config, session)
-        return run_stages(session)
+    with open_run_folder(config) as folder:
+        if folder.done:
+            return report_finished(config, folder)
+        with open_session(config, folder) as session:
+            return run_stages(session)
 
 
 def run_stages(session: Session) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def train_iteration(experiment: "Experiment", iteration: int) -> None:
         journal = open_journal(experiment, trainer, iteration)
         train(trainer, batches, journal, iteration=iteration, save_every=config.checkpoint.every_seconds)
     del batches  # with π_ref: to gather the weights may take its memory
-    session.check_sources()
+    session.check_unchanged()
     trainer.save_policy(session.folder.model_of(iteration))
 
 
@@ -109,7 +110,6 @@ class Experiment:
     train: TokenizedProblems
     test: TokenizedProblems
     imported: Completions | None
-    needs_sampling: bool  # False: imported completions alone are trained on
     trained_on: TrainedOn
     header: str  # for the user: the settings that decide the result
     report: TrainingReport
@@ -190,10 +190,9 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
         train=train,
         test=test,
         imported=imported,
-        needs_sampling=config.needs_sampling,
         trained_on=trained_on,
         header=header,
-        report=open_report(config, needs_sampling=config.needs_sampling),
+        report=open_report(config),
     )
     folder.start_forecast(plan_forecast(experiment))
     return experiment
@@ -203,7 +202,7 @@ def plan_forecast(experiment: Experiment) -> Forecast:
     """Plan the work of this attempt, for the time left."""
     config = experiment.config
     sampled_completions = 0
-    if experiment.needs_sampling:
+    if config.needs_sampling:
         problem_count = config.schedule.prompts or len(experiment.train.problems)
         sampled_completions = problem_count * config.data.n
     completions_per_example = 1
@@ -222,14 +221,14 @@ def plan_forecast(experiment: Experiment) -> Forecast:
     return Forecast(planned_work(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
 
-def open_report(config: Config, *, needs_sampling: bool) -> TrainingReport:
+def open_report(config: Config) -> TrainingReport:
     in_rounds = config.schedule.in_rounds
     can_solve_for_baseline = config.reward == "pm1" and not in_rounds
     return TrainingReport(
-        loss=config.algo,
+        algo=config.algo,
         in_rounds=in_rounds,
         weight_key="effective_positive" if can_solve_for_baseline else "baseline",
-        token_limit=config.sampler.max_new_tokens if needs_sampling else None,
+        token_limit=config.sampler.max_new_tokens if config.needs_sampling else None,
         drops_truncated=config.compose.drop_truncated,
     )
 
@@ -264,7 +263,7 @@ def sample(experiment: Experiment, store: Store, iteration: int) -> list[Complet
     session = experiment.session
     sources = list[Completions]()
     with session.folder.stage("sampling"):
-        if experiment.needs_sampling:
+        if config.needs_sampling:
             seed = config.sampler.seed
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
@@ -300,7 +299,7 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
         mu_is_start = policies.mu_is_start(sources)
         scored, reference = policies.score(sources, store)
         first_source = scored[0]  # what was sampled, if anything was
-        is_mismatched = experiment.needs_sampling and config.sampler.has_mismatch
+        is_mismatched = config.needs_sampling and config.sampler.has_mismatch
         is_mu_by_training = config.mu == "scored" and experiment.imported is None
         mismatch = None
         if is_mismatched or is_mu_by_training:
@@ -312,7 +311,7 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
                 mismatched_sampler = config.sampler if is_mismatched else None
                 mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
                 say(describe_mismatch(mismatch))
-        if config.mu == "sampler" and experiment.needs_sampling:  # the header has the gap of imported completions
+        if config.mu == "sampler" and config.needs_sampling:  # the header has the gap of imported completions
             gap = describe_logprob_gap(first_source, policies.trained, config.optim.score_batch_size)
             say(f"{'log μ':<11} {gap}")
     return ScoredSources(scored, reference, mismatch, mu_is_start)
@@ -413,7 +412,7 @@ def open_trainer(experiment: Experiment, reference: Policy | None, iteration: in
     """Make a trainer that resumes from the iteration's newest checkpoint, its metrics cut back to that."""
     config = experiment.config
     folder = experiment.folder
-    stop = experiment.session.stop
+    stop = folder.stop_flag
     policy = experiment.policies.trained
     policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
     checkpoints = folder.path / "checkpoints" / str(iteration)
@@ -426,10 +425,10 @@ def open_trainer(experiment: Experiment, reference: Policy | None, iteration: in
 
 def open_journal(experiment: Experiment, trainer: Trainer, iteration: int) -> EvaluatingJournal:
     """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
-    session = experiment.session
-    every = session.config.evaluation.every
+    folder = experiment.folder
+    every = experiment.config.evaluation.every
     evaluate_now = partial(evaluate_update, experiment, trainer, iteration)
-    journal = EvaluatingJournal(session.folder, every, evaluate_now, session.stop, session.check_sources)
+    journal = EvaluatingJournal(folder, every, evaluate_now, folder.stop_flag, experiment.session.check_unchanged)
     journal.resume(trainer.step, trainer.samples)
     return journal
 
@@ -446,10 +445,10 @@ def evaluate(experiment: Experiment, *, iteration: int) -> dict[str, Any]:
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         if config.evaluation.every is not None:  # the curve of this iteration ends here
             subset = summarise_evaluation(answers, config.evaluation.problems)
-            session.check_sources()
+            session.check_unchanged()
             folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
         figures = experiment.task.figures(answers, store, folder.path, iteration)
-        session.check_sources()
+        session.check_unchanged()
         folder.evaluations.add({"iteration": iteration, **figures})
     return figures
 
@@ -461,14 +460,14 @@ def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, st
     trainer.zero_grad()  # the sampler needs the memory of the gradients
     indices = range(len(experiment.test.problems))[: experiment.config.evaluation.problems]
     questions = experiment.test.select(indices)
-    store = Store(session.run_store.root, session.stop)  # of its own: no later check looks at the files of this one
+    store = Store(session.run_store.root, folder.stop_flag)  # of its own: no later check looks at the files of this one
     with folder.timer.nested("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)
         answers = answer_tests(experiment, policy, questions, store)
         session.free_sampler()
         figures = summarise_evaluation(answers)
-        session.check_sources()
+        session.check_unchanged()
         store.check_unchanged()
         position = {"iteration": iteration, "step": step, "samples_seen": samples_seen}
         folder.evaluations.add({**position, "subset": True, **figures})

@@ -1,4 +1,4 @@
-"""Surroundings of a run: folder and lock, inputs, stop signals, tracker, process group and sampler."""
+"""Surroundings of a run: folder and lock, inputs, stop signals, tracker and process group; then sampler and stores."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,7 +29,6 @@ class Session:
     config: Config
     folder: RunFolder
     sampler: Sampler
-    stop: StopFlag
     shared_store: Store  # of all runs: completions of the starting model
     run_store: Store  # of this run: completions of weights that it trained
 
@@ -39,7 +38,7 @@ class Session:
             return self.shared_store
         return self.run_store
 
-    def check_sources(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise TOPRError where a shard that the run read has changed: nothing made of it may be saved."""
         self.shared_store.check_unchanged()
         self.run_store.check_unchanged()
@@ -53,8 +52,8 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(config: Config) -> Iterator[Session | RunFolder]:
-    """Open a run for one attempt; a finished run gives its folder alone.
+def open_run_folder(config: Config) -> Iterator[RunFolder]:
+    """Open a run's folder for one attempt, in all processes of the run.
 
     Raises TOPRError where another process is at work on the run, or its inputs changed since it was begun.
     """
@@ -68,24 +67,27 @@ def open_session(config: Config) -> Iterator[Session | RunFolder]:
         Tracker(config.tracking, folder),
     ):
         compare_inputs(folder, inputs_of(config), adds_kinds=not folder.done)
-        if folder.done:
-            yield folder
-            return
-        if config.cluster.expects_gpu:
-            refuse_missing_gpu()
-        keep_threads(folder, config)
-        opening = open_sampler(
-            config.sampler,
-            scratch=folder.path / "sampler",
-            trust_remote_code=config.model.trust_remote_code,
-            beside_training=config.schedule.in_rounds,
-            keeps_drawable="kept" in config.algo.needs,
-        )
-        with opening as sampler:
-            sampler.time_stages_with(folder.timer.nested)
-            shared_store = Store(config.store, stop)
-            run_store = Store(folder.path / "store", stop)
-            yield Session(config, folder, sampler, stop, shared_store, run_store)
+        yield folder
+
+
+@contextlib.contextmanager
+def open_session(config: Config, folder: RunFolder) -> Iterator[Session]:
+    """Open sampler and stores for a run that is to be finished."""
+    if config.cluster.expects_gpu:
+        refuse_missing_gpu()
+    keep_threads(folder, config)
+    opening = open_sampler(
+        config.sampler,
+        scratch=folder.path / "sampler",
+        trust_remote_code=config.model.trust_remote_code,
+        beside_training=config.schedule.in_rounds,
+        keeps_drawable="kept" in config.algo.needs,
+    )
+    with opening as sampler:
+        sampler.time_stages_with(folder.timer.nested)
+        shared_store = Store(config.store, folder.stop_flag)
+        run_store = Store(folder.path / "store", folder.stop_flag)
+        yield Session(config, folder, sampler, shared_store, run_store)
 
 
 def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
-from topr_exp.runs.reward_signs import advise_sign, format_signs, report_reward_signs
 from topr_exp.runs.tasks import TrainedOn
+from topr_exp.runs.training_report import advise_sign, format_signs, report_reward_signs
 from topr_exp.runtime.machine import slow_precision
 
 # ---- the header

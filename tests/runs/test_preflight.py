@@ -33,7 +33,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job
-from topr_exp.session import open_session
+from topr_exp.session import open_run_folder, open_session
 from topr_exp.sweeps.launch import refuse_changed_inputs
 from topr_exp.types import ConfigError
 
@@ -303,7 +303,7 @@ def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_
 
 def threads_of(config):
     """Those that a run computes with."""
-    with open_session(config):
+    with open_run_folder(config) as folder, open_session(config, folder):
         return torch.get_num_threads()
 
 
@@ -351,8 +351,9 @@ def test_a_job_computes_on_no_cpu_in_place_of_a_gpu_that_failed(gpus, device, re
     settings = ("cluster=slurm", f"cluster.gpus_per_node={gpus}", f"cluster.device={device}")
     config = small_config(tmp_path, *settings)
 
-    if refusal == "none":
-        with open_session(config):
-            return
-    with refused(refusal.format(socket.gethostname())), open_session(config):
-        pass
+    with open_run_folder(config) as folder:
+        if refusal == "none":
+            with open_session(config, folder):
+                return
+        with refused(refusal.format(socket.gethostname())), open_session(config, folder):
+            pass
