@@ -189,7 +189,7 @@ def test_few_files_hold_all_settings_and_the_stop_flag():
 FOREIGN = """
 api.py: arguments.config_dir
 evaluate.py: args.overrides
-runs/plan.py: args.overrides
+sweeps/resume.py: args.overrides
 evaluate.py: composed.model.path
 __init__.py: os.environ
 runtime/terminal.py: sys.stdout

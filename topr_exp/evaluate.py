@@ -19,6 +19,7 @@ from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import load, schemas_by_choice
 from topr_exp.config.retired import migrate
+from topr_exp.config.run_folders import name_with_hash, safe_name
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import read_shots
 from topr_exp.runs.preflight import check_files, check_machine
@@ -30,7 +31,7 @@ from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.machine import slow_precision
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say
-from topr_exp.schema import NOT_IDENTITY, literal, name_with_hash, safe_name, show
+from topr_exp.schema import NOT_IDENTITY, literal, show
 from topr_exp.types import VERDICTS, ConfigError
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from tests.algorithms.tabular_policies import NAMES as LOSSES
 from tests.conftest import config_of, each_row, plan_of
 from tests.extending import LOSS, project
 from topr_exp.algorithms.regressions import DPO
+from topr_exp.config.run_folders import run_name
 from topr_exp.config.yamls import loss_of_own_yaml
-from topr_exp.schema import NOT_IDENTITY, identity, run_name
+from topr_exp.schema import NOT_IDENTITY, identity
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.conftest import ROOT, update_json, values_of, write_file
 from tests.run_folders import make_sweep_of_two
-from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.named_code import (
     CODE_KEYS,
@@ -21,6 +20,7 @@ from topr_exp.sweeps.named_code import (
     code_settings,
     names_installed_code,
 )
+from topr_exp.sweeps.resume import recompose
 from topr_exp.sweeps.sweep import read_runs
 
 PAYLOAD = """

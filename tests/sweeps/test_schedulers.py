@@ -6,9 +6,9 @@ import pytest
 
 from tests.conftest import each_row, refused, values_of
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
-from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.local import LocalScheduler
+from topr_exp.sweeps.resume import recompose
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
 from topr_exp.sweeps.slurm import SlurmScheduler, max_array_size
 from topr_exp.sweeps.sweep import SCRIPTS

@@ -14,9 +14,9 @@ from topr_exp.algorithms.base import Advantage, Loss
 from topr_exp.config import groups
 from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.config.run_folders import NAME, folder_of
+from topr_exp.config.run_folders import NAME, folder_of, run_name
 from topr_exp.config.yamls import loss_of_own_yaml
-from topr_exp.schema import FINITE, Count, Rule, Section, Seed, identity, run_name, show, within
+from topr_exp.schema import FINITE, Count, Rule, Section, Seed, identity, show, within
 
 SOLVE_TASK = groups.TaskConfig()
 

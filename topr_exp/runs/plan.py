@@ -9,12 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from topr_exp.config.compose_overrides import Composer, parse_arguments
-from topr_exp.config.groups import ClusterConfig
-from topr_exp.config.load import build_section, load
+from topr_exp.config.compose_overrides import Composer
+from topr_exp.config.load import load
 from topr_exp.config.settings import Config, unread
 from topr_exp.config.yamls import CONF, OwnFolder
-from topr_exp.runs.installed_modules import is_installed
 from topr_exp.runs.preflight import check_files, describe_unsolvable_problems
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import show
@@ -25,7 +23,6 @@ UNREAD_HYDRA: dict[str, Any] = {  # settings of Hydra's own, as conf/config.yaml
     "run.dir": ".", "sweep.subdir": ".", "output_subdir": None, "callbacks": {}, "sweeper.max_batch_size": None,
     "job.chdir": False, "job.env_set": {}, "job.env_copy": [],
 }  # fmt: skip
-RECOMPOSED_OVERRIDES = ("experiment=", "hydra.searchpath=", "model=", "name=")  # they may set cluster keys
 
 
 @dataclass(frozen=True)
@@ -129,56 +126,3 @@ def refuse_unread_hydra(hydra: DictConfig) -> None:
         raise ConfigError(
             f"nothing reads hydra.{key}, which a YAML sets; output_dir, name and cluster say where runs are"
         )
-
-
-# ---- the cluster of a resumed sweep
-
-
-def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
-    """Return the cluster of a sweep's last launch, changed by `settings`.
-
-    ConfigError for other settings, and where to compose them would import code that is not installed.
-    """
-    for override in settings:
-        if not belongs_to_cluster(override):
-            raise ConfigError(f"{override}: only cluster settings can change when a sweep is resumed")
-    changes_cluster = any(override.startswith("cluster=") for override in settings)
-    args = parse_arguments(arguments)
-    overrides_by_key = {}
-    for override in args.overrides:
-        if belongs_to_cluster(override):  # a new cluster=NAME replaces the cluster settings of the launch
-            is_kept = not (changes_cluster and override.startswith("cluster"))
-        else:
-            is_kept = override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)
-        if is_kept:
-            overrides_by_key[key_of(override)] = override
-    for override in settings:
-        key = key_of(override)
-        for launched_key in list(overrides_by_key):
-            if launched_key.startswith(f"{key}."):  # a part of what is replaced
-                del overrides_by_key[launched_key]
-        overrides_by_key[key] = override
-    args.overrides = [*overrides_by_key.values()]
-    composer = Composer(args)
-    refuse_strange_modules(composer)
-    composed = composer.compose(composer.fixed())
-    cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
-    return cluster
-
-
-def refuse_strange_modules(composer: Composer) -> None:
-    """Raise ConfigError for YAMLs of a module that is not installed: whoever packed a sweep may have written it."""
-    for module in composer.searched_modules():
-        if not is_installed(module):
-            raise ConfigError(
-                f"hydra.searchpath names {module}, which is not installed: its code would run; if you trust it, launch "
-                "the sweep again"
-            )
-
-
-def belongs_to_cluster(override: str) -> bool:
-    return override.lstrip("+~").startswith(("cluster=", "cluster."))
-
-
-def key_of(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.runs.installed_modules import is_installed
 from topr_exp.runtime.terminal import printable
 from topr_exp.schema import plain, show
+from topr_exp.sweeps.installed_modules import is_installed
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 

@@ -5,20 +5,26 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.runs.plan import recompose
+from topr_exp.config.load import build_section
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runs.run_lock import lock_run_folder
 from topr_exp.runtime.files import disk_errors, refuse_linked_folders
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import plain
+from topr_exp.sweeps.installed_modules import is_installed
 from topr_exp.sweeps.launch import run_unfinished
 from topr_exp.sweeps.named_code import CONFIRMATIONS, confirm_code, refuse_strange_place
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import missing_status
 from topr_exp.sweeps.sweep import CLAIM, Run, missing_runs, newest_run, open_sweep, record_runs
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
+
+RECOMPOSED_OVERRIDES = ("experiment=", "hydra.searchpath=", "model=", "name=")  # they may set cluster keys
 
 
 def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
@@ -77,3 +83,56 @@ def use_cluster(runs: Sequence[Run], cluster: ClusterConfig) -> None:
     """Replace the cluster settings of runs."""
     for run in runs:
         run.settings["cluster"] = plain(cluster)
+
+
+# ---- the cluster
+
+
+def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
+    """Return the cluster of a sweep's last launch, changed by `settings`.
+
+    ConfigError for other settings, and where to compose them would import code that is not installed.
+    """
+    for override in settings:
+        if not belongs_to_cluster(override):
+            raise ConfigError(f"{override}: only cluster settings can change when a sweep is resumed")
+    changes_cluster = any(override.startswith("cluster=") for override in settings)
+    args = parse_arguments(arguments)
+    overrides_by_key = {}
+    for override in args.overrides:
+        if belongs_to_cluster(override):  # a new cluster=NAME replaces the cluster settings of the launch
+            is_kept = not (changes_cluster and override.startswith("cluster"))
+        else:
+            is_kept = override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)
+        if is_kept:
+            overrides_by_key[key_of(override)] = override
+    for override in settings:
+        key = key_of(override)
+        for launched_key in list(overrides_by_key):
+            if launched_key.startswith(f"{key}."):  # a part of what is replaced
+                del overrides_by_key[launched_key]
+        overrides_by_key[key] = override
+    args.overrides = [*overrides_by_key.values()]
+    composer = Composer(args)
+    refuse_strange_modules(composer)
+    composed = composer.compose(composer.fixed())
+    cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
+    return cluster
+
+
+def refuse_strange_modules(composer: Composer) -> None:
+    """Raise ConfigError for YAMLs of a module that is not installed: whoever packed a sweep may have written it."""
+    for module in composer.searched_modules():
+        if not is_installed(module):
+            raise ConfigError(
+                f"hydra.searchpath names {module}, which is not installed: its code would run; if you trust it, launch "
+                "the sweep again"
+            )
+
+
+def belongs_to_cluster(override: str) -> bool:
+    return override.lstrip("+~").startswith(("cluster=", "cluster."))
+
+
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.conftest import each_row, write_file
-from topr_exp.runs.installed_modules import is_installed
+from topr_exp.sweeps.installed_modules import is_installed
 
 
 @pytest.fixture
