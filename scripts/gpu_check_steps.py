@@ -32,7 +32,7 @@ def machine(vllm: str | None = None) -> Figures:
     import torch
     import transformers
 
-    from topr_exp.sampling.engine import check_python
+    from topr_exp.sampling.vllm_requirements import check_python
     from topr_exp.types import ConfigError
 
     try:

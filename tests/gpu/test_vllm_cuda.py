@@ -16,9 +16,9 @@ from tests.conftest import config_of
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sampling.test_vllm import draw, perturbed, tempered_logits, transformers_logp
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
+from topr_exp.sampling.vllm_requirements import check_python
 from topr_exp.types import ConfigError
 
 pytestmark = [

@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of, refused
 from topr_exp.evaluate import copy_question
-from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.generation import open_sampler
-from topr_exp.sampling.vllm_requirements import TESTED
+from topr_exp.sampling.vllm_requirements import TESTED, check_python
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError
 

