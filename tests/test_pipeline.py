@@ -13,7 +13,7 @@ from tests.observed import reading_models
 from tests.processes import start_command
 from tests.sweep_tools import SLOW_LOSS, result, slow, steps, wait_for
 from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
-from topr_exp.pipeline import open_report, run
+from topr_exp.pipeline import make_report, run
 from topr_exp.runs.stage_timer import STAGES
 from topr_exp.training.tree_attention import NAME
 
@@ -63,7 +63,7 @@ zero_one | on_policy | baseline
 def test_advice_on_the_weight_of_positives_names_a_setting_that_such_a_run_has(reward, schedule, key):
     config = config_of("experiment=smoke", f"data.reward={reward}", f"schedule={schedule}")
 
-    assert open_report(config).weight_key == key
+    assert make_report(config).weight_key == key
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, copied_smoke, tmp_path):

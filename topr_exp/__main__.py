@@ -53,9 +53,9 @@ def start(args: Namespace) -> int:
 
         return launch(planned.jobs, sys.argv[1:])
     else:
-        from topr_exp.sweeps.processes import run_processes
+        from topr_exp.sweeps.processes import run_in_processes
 
-        run_processes(move_overwritten_folder(config))
+        run_in_processes(move_overwritten_folder(config))
     return 0
 
 

@@ -34,7 +34,7 @@ from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
 from topr_exp.runs.supply import check_supply
-from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, count_trained_on, load_task
+from topr_exp.runs.tasks import ProblemCounts, Task, VerificationTask, count_training_problems, load_task
 from topr_exp.runs.training_data import SOURCES, save_rounds, save_training_set, warn_of_other_sources
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runtime import distributed
@@ -110,7 +110,7 @@ class Experiment:
     train: TokenizedProblems
     test: TokenizedProblems
     imported: Completions | None
-    trained_on: TrainedOn
+    problem_counts: ProblemCounts  # of training
     header: str  # for the user: the settings that decide the result
     report: TrainingReport
 
@@ -155,8 +155,8 @@ def load_policies(session: Session) -> Policies:
     config = session.config
     with session.folder.stage("problems"):
         policies = Policies(config, session.folder)
-        check_layers(policies.trained.model, config.optim, config.cluster.parallel)
-        note_model_of_the_hub(session.folder, config, policies.trained.fingerprint)
+        check_layers(policies.current.model, config.optim, config.cluster.parallel)
+        note_model_of_the_hub(session.folder, config, policies.current.fingerprint)
     return policies
 
 
@@ -164,7 +164,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     """Tokenize prompts, load imported completions before anything is sampled, and print the header."""
     config = session.config
     folder = session.folder
-    policy = policies.trained
+    policy = policies.current
     with folder.stage("problems"):
         train = task.tokenize(task.sets.train, policy)
         test = task.tokenize(task.sets.test, policy)
@@ -180,8 +180,8 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     check_supply(config, questions=len(train.problems), imported=len(imported) if imported is not None else None)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
-    trained_on = count_trained_on(config, task.sets.train, train.problems, imported)
-    header = format_header(config, policy, task.sets, train, test, trained_on, log_report)
+    problem_counts = count_training_problems(config, task.sets.train, train.problems, imported)
+    header = format_header(config, policy, task.sets, train, test, problem_counts, log_report)
     say(header + "\n")
     experiment = Experiment(
         session,
@@ -190,9 +190,9 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
         train=train,
         test=test,
         imported=imported,
-        trained_on=trained_on,
+        problem_counts=problem_counts,
         header=header,
-        report=open_report(config),
+        report=make_report(config),
     )
     folder.start_forecast(plan_forecast(experiment))
     return experiment
@@ -221,7 +221,7 @@ def plan_forecast(experiment: Experiment) -> Forecast:
     return Forecast(planned_work(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
 
-def open_report(config: Config) -> TrainingReport:
+def make_report(config: Config) -> TrainingReport:
     in_rounds = config.schedule.in_rounds
     can_solve_for_baseline = config.reward == "pm1" and not in_rounds
     return TrainingReport(
@@ -268,7 +268,7 @@ def sample(experiment: Experiment, store: Store, iteration: int) -> list[Complet
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
             n = config.data.n
-            policy = experiment.policies.trained
+            policy = experiment.policies.current
             sampled = sample_completions(session.sampler, policy, experiment.train, n, seed=seed, store=store)
             session.folder.add_across_ranks("tokens_sampled", sampled.tokens_sampled)
             sources.append(sampled)
@@ -306,13 +306,13 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
             if is_mu_by_training:
                 logp = first_source.table["mu_logp"]
             else:
-                logp = policies.logp_under(policies.trained, first_source, store, "scoring π_old")
+                logp = policies.logp_under(policies.current, first_source, store, "scoring π_old")
             if distributed.is_main_process():  # which alone prints and saves it: it takes 16 bytes a token
                 mismatched_sampler = config.sampler if is_mismatched else None
                 mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
                 say(describe_mismatch(mismatch))
         if config.mu == "sampler" and config.needs_sampling:  # the header has the gap of imported completions
-            gap = describe_logprob_gap(first_source, policies.trained, config.optim.score_batch_size)
+            gap = describe_logprob_gap(first_source, policies.current, config.optim.score_batch_size)
             say(f"{'log μ':<11} {gap}")
     return ScoredSources(scored, reference, mismatch, mu_is_start)
 
@@ -413,7 +413,7 @@ def open_trainer(experiment: Experiment, reference: Policy | None, iteration: in
     config = experiment.config
     folder = experiment.folder
     stop = folder.stop_flag
-    policy = experiment.policies.trained
+    policy = experiment.policies.current
     policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
     checkpoints = folder.path / "checkpoints" / str(iteration)
     with stop.immediate():  # in training a stop signal waits for the loop, which has not begun
@@ -440,7 +440,7 @@ def evaluate(experiment: Experiment, *, iteration: int) -> dict[str, Any]:
     folder = session.folder
     store = session.store_of(iteration)
     with folder.stage("evaluation"):
-        answers = answer_tests(experiment, experiment.policies.trained, experiment.test, store)
+        answers = answer_tests(experiment, experiment.policies.current, experiment.test, store)
         show_completions(folder.path, "test", iteration, answers)
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         if config.evaluation.every is not None:  # the curve of this iteration ends here
@@ -484,16 +484,16 @@ def summarize(experiment: Experiment, base_figures: dict[str, Any], final_figure
     """Write the model's card and the summary, then the mark that the run is finished."""
     config = experiment.config
     folder = experiment.folder
-    trained_on = experiment.trained_on
+    problem_counts = experiment.problem_counts
     problem_figures = {
-        "problems": {"train": trained_on.count, "test": len(experiment.test.problems)},
-        "trained_on": trained_on.text,
+        "problems": {"train": problem_counts.count, "test": len(experiment.test.problems)},
+        "trained_on": problem_counts.text,
         "too_long": {"train": experiment.train.too_long, "test": experiment.test.too_long},
     }
     summary = summarize_run(folder, config, base_figures, final_figures, problem_figures)
     if config.checkpoint.weights != "none":
         environment = folder.read("environment.json")
-        write_card(folder.model_of(config.iterations), config, summary, environment, trained_on, experiment.header)
+        write_card(folder.model_of(config.iterations), config, summary, environment, problem_counts, experiment.header)
     folder.finish(summary)
     say("\n" + format_results(summary, folder.path))
     return summary

@@ -44,7 +44,7 @@ def test_the_reference_is_the_model_that_is_named_else_the_base(tmp_path, settin
     with RunFolder(config) as folder:
         policies = Policies(config, folder)
         policies.add_adapter(1)
-        for _, weight in policies.trained.model.named_parameters():
+        for _, weight in policies.current.model.named_parameters():
             weight.data.add_(0.01 * weight.requires_grad)  # trained by now
         reference = policies.reference()
 

@@ -31,7 +31,7 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.runs.tasks import count_trained_on
+from topr_exp.runs.tasks import count_training_problems
 from topr_exp.types import ConfigError
 
 needs_real = pytest.mark.skipif(
@@ -302,7 +302,7 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     assert (*sizes(sets_of_file), sets_of_file.train_report.overlapping) == (10, 10, 0)
     assert values_of(sets_of_folder.train, "answer") == [str(number) for number in range(3, 20)]
     config = config_of("data=jsonl", f"data.path={folder}", template)
-    assert count_trained_on(config, sets_of_folder.train, sets_of_folder.train, None).count == 17
+    assert count_training_problems(config, sets_of_folder.train, sets_of_folder.train, None).count == 17
     with refused("no problem is left; every training question is also a test question"):
         load(folder)
 

@@ -13,7 +13,7 @@ from topr_exp.models.model_folder import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.model_card import CARD_FILE, write_card
 from topr_exp.runs.provenance import user_overrides
-from topr_exp.runs.tasks import TrainedOn
+from topr_exp.runs.tasks import ProblemCounts
 
 
 def test_a_run_leaves_a_card_that_the_hub_reads(smoke):
@@ -74,7 +74,7 @@ ENVIRONMENT = {"versions": {}, "git_commit": None, "command": ["a/topr_exp/__mai
 def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, tmp_path):
     config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
     summary = json.loads(SUMMARY.replace("FIGURES", FIGURES))
-    trained_on = TrainedOn(2, problems_of_data, "x")
+    trained_on = ProblemCounts(2, problems_of_data, "x")
 
     write_card(tmp_path, config, summary, ENVIRONMENT, trained_on, "the header")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
     from topr_exp.config.settings import Config
-    from topr_exp.runs.tasks import TrainedOn
+    from topr_exp.runs.tasks import ProblemCounts
 
 CARD_FILE = "README.md"
 TASK = "text-generation"
@@ -60,7 +60,7 @@ def write_card(
     config: Config,
     summary: dict[str, Any],
     environment: dict[str, Any],
-    trained_on: TrainedOn,
+    problem_counts: ProblemCounts,
     header: str,
 ) -> None:
     """Write the card into a trained model's folder."""
@@ -68,7 +68,7 @@ def write_card(
     commit_words = f", commit {commit}" if commit else ""
     adapter_words = ADAPTER if config.model.lora is not None else ""
     text = CARD.format(
-        metadata=card_data(config, summary, trained_on).to_yaml(),
+        metadata=card_data(config, summary, problem_counts).to_yaml(),
         name=config.folder.name,
         adapter=adapter_words,
         header=header,
@@ -80,7 +80,7 @@ def write_card(
     write_text(model_folder / CARD_FILE, text)
 
 
-def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> ModelCardData:
+def card_data(config: Config, summary: dict[str, Any], problem_counts: ProblemCounts) -> ModelCardData:
     """Return the hub's metadata: no licence, and only those of its data sets whose own problems were used."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -89,7 +89,7 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
         tags.append("lora")
     train_sets = None
     train_set = config.data.hub_name("train")
-    if train_set is not None and trained_on.data_set_count:
+    if train_set is not None and problem_counts.data_set_count:
         train_sets = [train_set]
     base_model = None  # of a folder, whose path names nothing elsewhere
     if "model.path" not in model_folders(config):

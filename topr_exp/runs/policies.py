@@ -27,12 +27,12 @@ class Policies:
         self.folder = folder
         self.needs = config.algo.needs
         refuse_quantized(fetch_model_folder(config.model.path, config.model.revision))
-        self.trained = self.load(config.model)
+        self.current = self.load(config.model)  # the policy: the base model, then that of each iteration
         for model in self.other_models():
             # Before anything is sampled: the hub may lack it.
             folder_of_other = fetch_model_folder(model.path, model.revision)
             refuse_other_tokens(
-                self.trained.tokenizer, folder_of_other, trust_remote_code=config.model.trust_remote_code
+                self.current.tokenizer, folder_of_other, trust_remote_code=config.model.trust_remote_code
             )
 
     def other_models(self) -> Iterator[ModelConfig]:
@@ -59,8 +59,8 @@ class Policies:
         """Load the policy with the weights of a folder of this run, or (None) with the base's."""
         if folder is not None and not (folder / CHECKSUMS).exists():
             raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
-        del self.trained  # with its gradients: there may be no memory for two
-        self.trained = self.load(self.config.model, folder)
+        del self.current  # with its gradients: there may be no memory for two
+        self.current = self.load(self.config.model, folder)
 
     def add_adapter(self, iteration: int) -> None:
         """With LoRA, train an adapter on the base in this iteration, from where the last one left it.
@@ -75,14 +75,14 @@ class Policies:
         trained_folder = self.folder.model_of(iteration - 1) if iteration > 1 else None
         base_folder = find_folder(model.path)
         base_path = str(base_folder.resolve()) if base_folder is not None else model.path
-        self.trained.add_adapter(model.lora, self.config.seed, base_path=base_path, trained_folder=trained_folder)
+        self.current.add_adapter(model.lora, self.config.seed, base_path=base_path, trained_folder=trained_folder)
 
     def reference(self) -> Policy | None:
         """π_ref, where the loss has one."""
         if not self.has_reference:
             return None
-        if self.trained.base is not None and self.config.model.reference is None:
-            return self.trained.without_adapter()
+        if self.current.base is not None and self.config.model.reference is None:
+            return self.current.without_adapter()
         return self.load(self.config.reference)
 
     def score(self, sources: Sequence[Completions], store: Store) -> tuple[list[Completions], Policy | None]:
@@ -96,7 +96,7 @@ class Policies:
             mu_logp = self.mu_logp(source, store, is_last=is_last)
             scored.append(source.with_columns({"mu_logp": mu_logp}))
         if "old_logp" in self.needs:
-            scored = self.add_column("old_logp", scored, self.trained, store, "scoring π_old")
+            scored = self.add_column("old_logp", scored, self.current, store, "scoring π_old")
         reference = self.reference()
         if reference is not None:
             scored = self.add_column("ref_logp", scored, reference, store, "scoring ref")
@@ -132,7 +132,7 @@ class Policies:
             return self.logp_under(mu_policy, completions, store, "scoring μ")
         if config.mu == "scored" and completions.has("mu_logp"):
             return completions.table["mu_logp"]
-        return self.logp_under(self.trained, completions, store, "scoring μ")
+        return self.logp_under(self.current, completions, store, "scoring μ")
 
     def logp_under(self, policy: Policy, completions: Completions, store: Store, label: str) -> Any:
         """The column of log-probabilities of all completions under a policy."""

@@ -113,17 +113,17 @@ def load_task(config: Config, *, test_only: bool = False) -> Task:
 
 
 @dataclass(frozen=True)
-class TrainedOn:
-    """The problems that a run trains on."""
+class ProblemCounts:
+    """Numbers of the problems that a run trains on."""
 
     count: int
     data_set_count: int  # of the data set's training problems among them
     text: str  # the counts, for the user
 
 
-def count_trained_on(
+def count_training_problems(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
-) -> TrainedOn:
+) -> ProblemCounts:
     """Count the problems to sample for (of train, those whose prompts fit) and those of imported completions."""
 
     def questions_of(problems: Sequence[Problem]) -> set[str]:
@@ -142,4 +142,4 @@ def count_trained_on(
         descriptions.append(f"{data_set_count} {config.task.question_kind}{config.data.described}")
     if log_count:
         descriptions.append(f"{log_count} problems that {config.data.completions} brought")
-    return TrainedOn(data_set_count + log_count, data_set_count, ", ".join(descriptions))
+    return ProblemCounts(data_set_count + log_count, data_set_count, ", ".join(descriptions))

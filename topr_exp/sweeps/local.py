@@ -16,7 +16,7 @@ from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import plural, say
 from topr_exp.sweeps.clusters import LocalCluster
-from topr_exp.sweeps.processes import Child, run_processes, share_threads, supervise
+from topr_exp.sweeps.processes import Child, run_in_processes, share_threads, supervise
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
 from topr_exp.sweeps.scheduler import Scheduler
 from topr_exp.sweeps.sweep import Run
@@ -84,7 +84,7 @@ def run_one(run: Run, log: Path, parallel_runs: int, slot: int) -> None:
     """Be the process of a run, of which so many run at once."""
     choose_gpus(slot, run.settings["cluster"]["processes"], parallel_runs)
     share_threads(parallel_runs)
-    run_processes(run.enter(), log)
+    run_in_processes(run.enter(), log)
 
 
 def choose_gpus(slot: int, gpus_per_run: int, parallel_runs: int) -> None:

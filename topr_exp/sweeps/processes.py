@@ -224,7 +224,7 @@ def share_threads(process_count: int) -> None:
 # ---- a run as several processes
 
 
-def run_processes(config: Config, log: Path | None = None) -> None:
+def run_in_processes(config: Config, log: Path | None = None) -> None:
     """Do a run in this process, or in as many as its cluster settings ask for; raises the run's error."""
     world_size = config.cluster.world_size
     launched_count = distributed.launched_processes()

@@ -28,7 +28,7 @@ from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
 from topr_exp.sweeps.jobs import JobPhase, JobState, JobStates
 from topr_exp.sweeps.named_code import HARMLESS_VALUE, value_of
-from topr_exp.sweeps.processes import redirect, run_processes
+from topr_exp.sweeps.processes import redirect, run_in_processes
 from topr_exp.sweeps.requeue import requeue_stopped_run
 from topr_exp.sweeps.run_status import RunStatus
 from topr_exp.sweeps.sweep import SCRIPTS, Run, read_run
@@ -346,7 +346,7 @@ class Task:
 def run_or_requeue(run: Run, rank: int) -> None:
     """Do a run, or this process's part of it; one that was stopped exits after the first process requeued the job."""
     try:
-        run_processes(run.enter())
+        run_in_processes(run.enter())
     except Interrupted as stop:
         print(printable(str(stop)), file=sys.stderr, flush=True)
         if rank != 0:
