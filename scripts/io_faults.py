@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from topr_exp.models.model_folder import SHIPPED
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.runs.finished import DONE_FILE
 
 KILL = "kill"

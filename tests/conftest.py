@@ -424,7 +424,7 @@ def sums(count, start=0, answer="{}", **fields):
 @pytest.fixture
 def own_model(tmp_path):
     """A model folder that a test may change."""
-    from topr_exp.models.model_folder import SHIPPED
+    from topr_exp.config.model_choice import SHIPPED
 
     return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "own"))
 

@@ -28,15 +28,15 @@ from topr_exp.models.policy import Policy
 from topr_exp.runs.console import format_header, format_results
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.forecast import Forecast, Sizes, planned_work
+from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
-from topr_exp.runs.supply import check_supply
 from topr_exp.runs.tasks import ProblemCounts, Task, VerificationTask, count_training_problems, load_task
 from topr_exp.runs.training_data import SOURCES, save_rounds, save_training_set, warn_of_other_sources
 from topr_exp.runs.training_report import TrainingReport
+from topr_exp.runs.workload import check_supply, plan_work
 from topr_exp.runtime import distributed
 from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
@@ -200,25 +200,15 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
 
 def plan_forecast(experiment: Experiment) -> Forecast:
     """Plan the work of this attempt, for the time left."""
-    config = experiment.config
-    sampled_completions = 0
-    if config.needs_sampling:
-        problem_count = config.schedule.prompts or len(experiment.train.problems)
-        sampled_completions = problem_count * config.data.n
-    completions_per_example = 1
-    if unit_of(config.algo.needs) == "pairs":
-        completions_per_example = 2
-    sizes = Sizes(
-        sampled_completions=sampled_completions,
-        imported_completions=len(experiment.imported) if experiment.imported is not None else 0,
-        examples=config.compose.n_examples,
-        completions_per_example=completions_per_example,
-        scores_mu=config.mu not in ("sampler", "none"),
-        test_problems=len(experiment.test.problems),
-        completions_per_test=config.data.eval_n,
+    imported = experiment.imported
+    work = plan_work(
+        experiment.config,
+        iterations=len(experiment.folder.unfinished_iterations()),
+        train_questions=len(experiment.train.problems),
+        test_questions=len(experiment.test.problems),
+        imported=len(imported) if imported is not None else 0,
     )
-    iterations = len(experiment.folder.unfinished_iterations())
-    return Forecast(planned_work(sizes, config.schedule, config.optim, config.evaluation, iterations))
+    return Forecast(work)
 
 
 def make_report(config: Config) -> TrainingReport:

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.conftest import config_of, each_row, needs_peft, refused, small_config, write_lines
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.config.settings import RULES
-from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
+from topr_exp.models.model_folder import weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.policies import Policies

@@ -17,9 +17,8 @@ from topr_exp.algorithms.regressions import DPO
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
-from topr_exp.config.model_choice import read_presets
+from topr_exp.config.model_choice import SHIPPED, read_presets
 from topr_exp.config.yamls import CONF
-from topr_exp.models.model_folder import SHIPPED
 from topr_exp.schema import Count, at_least, show
 from topr_exp.types import ConfigError
 

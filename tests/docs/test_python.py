@@ -17,7 +17,7 @@ import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
 from tests.conftest import at_work_in, document, each_row, refused, small_config
 from topr_exp import report
-from topr_exp.models.model_folder import SHIPPED
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 from topr_exp.training.trainer import Trainer

@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 
 from tests.processes import PROCESSES
-from topr_exp.models.model_folder import SHIPPED
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime.files import disk_reason
 

@@ -19,10 +19,11 @@ from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of, each_row, flip_bit, make_model, read_json, refused, update_json
 from topr_exp.config.model import LoRA
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.data.prompts import Prompter
 from topr_exp.models.folder_damage import LARGEST_TEXT
 from topr_exp.models.loading import load_model, refuse_other_logits
-from topr_exp.models.model_folder import SHIPPED, fetch_model_folder, weights_fingerprint
+from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.types import ConfigError

@@ -9,10 +9,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.conftest import config_of, refused, update_json
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_prompt
-from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.models.tokenization import refuse_other_tokens
 from topr_exp.runs.first_prompt import format_prompt, preview_prompt

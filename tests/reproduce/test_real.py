@@ -24,7 +24,7 @@ from reproduce.real.solutions import write_solutions
 from tests.conftest import config_of, document, lines_of, read_json, refused, values_of, write_lines
 from tests.reproduce.worlds import group
 from topr_exp import run_sweep
-from topr_exp.models.model_folder import SHIPPED
+from topr_exp.config.model_choice import SHIPPED
 
 pytestmark = pytest.mark.extended
 

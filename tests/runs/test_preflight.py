@@ -26,9 +26,9 @@ from tests.conftest import (
 )
 from tests.sweep_tools import answer
 from topr_exp import pipeline
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.data.problems import load_problems
 from topr_exp.grading import check_grader
-from topr_exp.models import model_folder
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of
 from topr_exp.runs.overwrite import move_overwritten_folder
@@ -130,7 +130,7 @@ def test_what_can_not_be_met_is_told_before_anything_is_sampled(words_of_prompt,
 
 def test_a_shipped_model_is_not_for_real_problems(source, capsys):
     words = [f"data.source={source}", "data.test_problems=10"]
-    config_of(*words, f"model.path={model_folder.SHIPPED / 'tiny'}")  # as of another model
+    config_of(*words, f"model.path={SHIPPED / 'tiny'}")  # as of another model
     assert capsys.readouterr().err == ""
 
     config_of(*words)
@@ -183,7 +183,7 @@ def test_a_reference_with_fewer_tokens_is_refused(own_model):
         config_of("algo=agro", f"model.reference={own_model}")
 
 
-WEIGHTS = (model_folder.SHIPPED / "tiny/model.safetensors").read_bytes()
+WEIGHTS = (SHIPPED / "tiny/model.safetensors").read_bytes()
 SIZE = len(WEIGHTS)
 
 

@@ -16,7 +16,7 @@ from tests.reference.model import table_of
 from tests.sampling.test_sampler import PROMPTS, draw, settings, token_probabilities
 from tests.sweep_tools import result
 from topr_exp.config.model import Mismatch
-from topr_exp.models.model_folder import SHIPPED
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.pipeline import run
 from topr_exp.sampling.mismatch import rounded_weights
 

@@ -20,11 +20,11 @@ from scripts.make_tiny.pretrain import pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, examples
 from scripts.make_tiny.tokenizer import build_tokenizer
 from tests.conftest import ROOT, config_of, read_json
+from topr_exp.config.model_choice import SHIPPED
 from topr_exp.data.embedded import draw_tasks
 from topr_exp.data.ledger import draw
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.models.loading import load_model
-from topr_exp.models.model_folder import SHIPPED
 
 # Hashes of 2,000 clean and 2,000 mixed texts, from the time when the shipped models were made.
 TEXT_HASHES = {

@@ -1,11 +1,9 @@
 """Forecast of the time that a run still takes, from the pace of the work that it has done."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topr_exp.config.groups import EvaluationConfig, OptimConfig, ScheduleConfig
 from topr_exp.runtime.progress import Kind, Progress
 
 # Cost of a completion, in completions that are sampled, before its kind of work has a pace.
@@ -92,61 +90,3 @@ def seconds_per_unit(pace: Pace, default: float) -> float:
     if not pace.units:
         return default
     return pace.seconds / pace.units
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers that decide how much work a run is."""
-
-    sampled_completions: int  # of an iteration; of a round, with rounds
-    imported_completions: int
-    examples: int | None  # of a training set; None: all completions
-    completions_per_example: int
-    scores_mu: bool  # log μ of all completions is computed
-    test_problems: int
-    completions_per_test: int  # of each test problem
-
-
-def planned_work(
-    sizes: Sizes, schedule: ScheduleConfig, optim: OptimConfig, evaluation: EvaluationConfig, iterations: int
-) -> list[PlannedWork]:
-    """Return the foreseeable work of a run: an evaluation of the base model, then each iteration."""
-    evaluation_work = PlannedWork("evaluation", "sampling", sizes.test_problems * sizes.completions_per_test)
-    evaluation_cost = evaluation_cost_per_update(sizes, evaluation)
-    if schedule.in_rounds:
-        training_work = [work_of_rounds(sizes, schedule, optim.batch_size, evaluation_cost)]
-    else:
-        training_work = offline_work(sizes, optim, evaluation_cost)
-    work_of_iteration = [*training_work, evaluation_work]
-    return [evaluation_work, *work_of_iteration * iterations]
-
-
-def offline_work(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> list[PlannedWork]:
-    """Return the work of an iteration on a fixed set; evaluation_cost: of evaluations during training, per update."""
-    candidates = sizes.sampled_completions + sizes.imported_completions
-    examples = min(sizes.examples or candidates, candidates)
-    updates = math.ceil(examples / optim.batch_size) * optim.epochs
-    scored_completions = candidates if sizes.scores_mu else 0
-    cost = TRAINING_COST * sizes.completions_per_example * min(optim.batch_size, examples) + evaluation_cost
-    return [
-        PlannedWork("sampling", "sampling", sizes.sampled_completions),
-        PlannedWork("scoring", "scoring", scored_completions, SCORING_COST),
-        PlannedWork("training", "training", updates, cost),
-    ]
-
-
-def work_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluation_cost: float) -> PlannedWork:
-    """Return the work of an iteration that samples, scores and trains in turns."""
-    assert schedule.rounds is not None
-    assert schedule.updates is not None
-    sampled_per_update = sizes.sampled_completions / schedule.updates
-    cost = (1 + SCORING_COST) * sampled_per_update + TRAINING_COST * batch_size + evaluation_cost
-    return PlannedWork("training", "training", schedule.rounds * schedule.updates, cost)
-
-
-def evaluation_cost_per_update(sizes: Sizes, evaluation: EvaluationConfig) -> float:
-    """Return the cost of evaluations during training, per update: the completions that they sample."""
-    if evaluation.every is None:
-        return 0.0
-    problem_count = min(evaluation.problems or sizes.test_problems, sizes.test_problems)
-    return problem_count * sizes.completions_per_test / evaluation.every

@@ -29,7 +29,7 @@ from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import DONE_FILE
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
 from topr_exp.runs.prompt_checks import check_prompts
-from topr_exp.runs.supply import check_supply
+from topr_exp.runs.workload import check_supply
 from topr_exp.runtime.json_files import read_object
 from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version
 from topr_exp.runtime.terminal import warn
