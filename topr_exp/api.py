@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from topr_exp.compare import compare
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import MuSource, Reduction
-from topr_exp.config.load import build_section, load
+from topr_exp.config.load import build_section, load_stored
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
@@ -306,7 +306,7 @@ def read_config(run: str | Path) -> Config:
     stored, fault = read_run_file(path)
     if not stored:
         raise TOPRError(f"{path} {fault}")
-    return load(OmegaConf.create(stored["resolved"]))
+    return load_stored(stored["resolved"])
 
 
 def settings_by_key(settings: Config | Mapping[str, Any]) -> dict[str, Any]:

@@ -14,12 +14,13 @@ import yaml
 
 from tests.conftest import ROOT, config_of, each_row, needs_gym, plan_of, refused, write_file
 from topr_exp.algorithms.regressions import DPO
+from topr_exp.api import read_config
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.model_choice import SHIPPED, read_presets
 from topr_exp.config.yamls import CONF
-from topr_exp.schema import Count, at_least, show
+from topr_exp.schema import Count, at_least, plain, show
 from topr_exp.types import ConfigError
 
 MODELS = sorted(path.stem for path in CONF.glob("model/*.yaml"))
@@ -192,6 +193,14 @@ def test_the_model_of_many_runs_is_looked_up_once():
         assert len(list(composer.jobs())) == 20
 
     assert read.call_count == 1
+
+
+def test_settings_of_a_run_are_read_as_they_are(tmp_path):
+    """Whoever packed a folder of a run would else read variables of the environment."""
+    config = config_of(r"data.template='{question} \${oc.env:HOME}'")
+    write_file(tmp_path / "config.json", json.dumps({"resolved": plain(config)}))
+
+    assert read_config(tmp_path) == config
 
 
 def test_a_tilde_is_the_home_folder():

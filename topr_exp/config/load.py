@@ -26,7 +26,7 @@ from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.config.staleness import StalenessPolicy
 from topr_exp.config.user_code import UserCodeError, import_user_module
-from topr_exp.schema import build, convert, drop_keys, first_line, hints_of, options_of, show
+from topr_exp.schema import build, convert, drop_keys, first_line, hints_of, literal, options_of, show
 from topr_exp.types import ConfigError
 
 VARIED_GROUPS = ("data", "cluster", "sampler")  # whose choices have different settings; losses have theirs by class
@@ -56,6 +56,11 @@ def load(composed: DictConfig) -> Config:
             convert(key, value, hints[key])  # raises for a wrong type, before a group repeats the value
             sections[key] = value
     return build(Config, sections, "")
+
+
+def load_stored(settings: Mapping[str, Any]) -> Config:
+    """The settings of a run from its plain values, checked; what they say of `${...}` is not computed once more."""
+    return load(OmegaConf.create(literal(settings)))
 
 
 def resolved(composed: DictConfig) -> dict[str, Any]:

@@ -79,12 +79,9 @@ class Run:
 
     def config(self) -> Config:
         """Return the settings, checked."""
-        from omegaconf import OmegaConf
+        from topr_exp.config.load import load_stored
 
-        from topr_exp.config.load import load
-        from topr_exp.schema import literal
-
-        return load(OmegaConf.create(literal(self.settings)))
+        return load_stored(self.settings)
 
     def enter(self) -> Config:
         """Change to the folder of the launch; returns the settings, checked once more.
