@@ -54,14 +54,14 @@ from scripts.gpu_check_runs import (
     run_command,
 )
 from topr_exp.runtime.files import write_text
-from topr_exp.sampling.vllm_requirements import describe_untested, examine
+from topr_exp.sampling.vllm_requirements import describe_untested, examine_machine
 
 # ---- the steps, each of which returns its figures
 
 
 def preflight(place: Place) -> dict[str, Any]:
     """Name the missing parts of a bare machine for vLLM on a GPU, as a run does, without importing vLLM."""
-    figures, problems = examine(place.vllm or sys.executable)
+    figures, problems = examine_machine(place.vllm or sys.executable)
     if not place.vllm:
         return dict(figures)
     if place.gpus and problems:

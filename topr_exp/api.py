@@ -26,6 +26,7 @@ from topr_exp.report.tables import runs_frame
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job, check_sweep, plan
 from topr_exp.runs.preflight import check_machine
+from topr_exp.runs.provenance import CONFIG_DIR_OPTIONS
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
 from topr_exp.runtime.stop import Interrupted
@@ -38,8 +39,6 @@ from topr_exp.types import ConfigError, Problem, TOPRError
 if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
 
-CONFIG_DIR = ("--config-dir", "-cd")  # the option of a command line that says where YAMLs are
-
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The checked settings of one run, from words as on the command line.
@@ -50,7 +49,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """
     words = list_texts("overrides", overrides)
     for word in words:
-        if word.startswith("-") and word.partition("=")[0] not in CONFIG_DIR:
+        if word.startswith("-") and word.partition("=")[0] not in CONFIG_DIR_OPTIONS:
             raise ConfigError(f"{word}: compose takes KEY=VALUE and --config-dir FOLDER alone")
     jobs = plan(parse_arguments(words)).jobs
     if len(jobs) > 1:

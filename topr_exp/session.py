@@ -11,7 +11,7 @@ from topr_exp.config.settings import Config
 from topr_exp.runs.console import format_results
 from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, refuse_damaged_model
+from topr_exp.runs.inputs import compare_inputs, hash_inputs, keep_threads, refuse_damaged_model
 from topr_exp.runtime import distributed
 from topr_exp.runtime.machine import refuse_missing_gpu
 from topr_exp.runtime.stop import StopFlag
@@ -66,7 +66,7 @@ def open_run_folder(config: Config) -> Iterator[RunFolder]:
         RunFolder(config, stop) as folder,
         Tracker(config.tracking, folder),
     ):
-        compare_inputs(folder, inputs_of(config), adds_kinds=not folder.done)
+        compare_inputs(folder, hash_inputs(config), adds_kinds=not folder.done)
         yield folder
 
 

@@ -30,7 +30,7 @@ from topr_exp.config.model_choice import SHIPPED
 from topr_exp.data.problems import load_problems
 from topr_exp.grading import check_grader
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import compare_inputs, inputs_of
+from topr_exp.runs.inputs import compare_inputs, hash_inputs
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job
 from topr_exp.session import open_run_folder, open_session
@@ -210,7 +210,7 @@ def test_a_damaged_model_is_refused_with_its_damage(kind, own_model):
 def begin(config):
     """Note its inputs, as a run does before anything else."""
     with RunFolder(config) as folder:
-        compare_inputs(folder, inputs_of(config), adds_kinds=True)
+        compare_inputs(folder, hash_inputs(config), adds_kinds=True)
 
 
 @pytest.mark.extended

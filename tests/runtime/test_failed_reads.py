@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from tests.conftest import refused
 from topr_exp.algorithms.group_relative import AsymRE
-from topr_exp.config.model_choice import preset_of, read_config
+from topr_exp.config.model_choice import preset_of, read_small_json
 from topr_exp.config.yamls import loss_of_file
 from topr_exp.imported.sources import source_files
 from topr_exp.models.folder_damage import model_damage
@@ -42,7 +42,7 @@ READS = {
     "weights": weights_fingerprint,
     "checkpoints": checkpoints,
     "overrides": user_overrides,
-    "the shape that chooses a model's settings": read_config,
+    "the shape that chooses a model's settings": read_small_json,
     "a model's settings": lambda folder: preset_of("mine", folder / "mine.yaml"),
     "values of a loss": lambda folder: loss_of_file(folder / "soft.yaml", next(versions), AsymRE),
     "files of a log": lambda folder: source_files(str(folder)),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import each_row, refused
 from topr_exp.runs.preflight import check_engine
-from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine, probe
+from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine_machine, probe
 from topr_exp.types import ConfigError
 
 # Answers what an environment holds, and else the version of its vLLM.
@@ -34,7 +34,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_a_machine_that_has_all_lacks_nothing(machine):
-    values, lacks = examine(str(machine / "python"))
+    values, lacks = examine_machine(str(machine / "python"))
 
     assert not lacks
     assert values["driver"] == "580"
@@ -104,6 +104,6 @@ def test_little_shared_memory_is_told_with_the_way_to_more(machine, monkeypatch)
     small = os.statvfs_result((4096, 4096, 16384, 16384, 16384, 0, 0, 0, 0, 255))  # 64 MiB, as docker gives
     monkeypatch.setattr(os, "statvfs", lambda folder: small)
 
-    _, lacks = examine(str(machine / "python"))
+    _, lacks = examine_machine(str(machine / "python"))
 
     assert lacks == [f"{machine} has 0.1 GiB free, 1.0 are needed: docker run --shm-size=8g"]

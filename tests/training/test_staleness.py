@@ -6,7 +6,7 @@ from tests.conftest import config_of, refused, values_of
 from tests.extending import POLICY, project
 from tests.training.test_asynchronous import LENGTHS, clock_of, schedule_of
 from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
-from topr_exp.runs.inputs import inputs_of
+from topr_exp.runs.inputs import hash_inputs
 
 OWN_POLICY = "schedule.when_stale._target_"
 
@@ -38,7 +38,7 @@ def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path):
     with project(tmp_path, POLICY):
         words = [f"{OWN_POLICY}=longest_first.LongestFirst", "schedule.when_stale.max_lag=1"]
         config = config_of("schedule=async", *LENGTHS, *words)
-        inputs = inputs_of(config)
+        inputs = hash_inputs(config)
     clock = clock_of([4, 8, 1, 1, 30] * 200, config.schedule)
 
     batches = [clock.take_batch(number) for number in range(20)]

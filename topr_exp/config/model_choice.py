@@ -147,11 +147,11 @@ def find_weights(key: str, word: str) -> Path | None:
     if folder is None:
         return None
     # A run's config.json holds its settings, the model's is in its model/.
-    is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
+    is_run = (folder / "state.json").exists() or "resolved" in read_small_json(folder)
     if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():
         folder = folder / "model"
         if not (folder / "config.json").exists():
-            if read_config(folder.parent, "summary.json").get("model_saved") is False:
+            if read_small_json(folder.parent, "summary.json").get("model_saved") is False:
                 raise ConfigError(f"{key}={word}: its model was not saved (checkpoint.weights=none)")
             raise ConfigError(f"{key}={word}: there is no model in it, nor in its model/ (no config.json)")
     return folder
@@ -209,7 +209,7 @@ def preset_of(choice: str, file: Path) -> list[Preset]:
 
 def shape_of(folder: Path) -> Shape | None:
     """The shape of the language model in a folder; None where its config.json does not tell."""
-    stored = read_config(folder)
+    stored = read_small_json(folder)
     text = stored.get("text_config")
     parts = [stored, text] if isinstance(text, dict) else [stored]
     for part in parts:
@@ -235,14 +235,14 @@ def is_toy(shape: Shape | None, presets: Sequence[Preset]) -> bool:
 def preset_of_run(weights: Path) -> str | None:
     """The label of the model in the settings of the run that wrote a folder of weights; None for another folder."""
     for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        resolved = read_config(folder).get("resolved")
+        resolved = read_small_json(folder).get("resolved")
         model = resolved.get("model") if isinstance(resolved, dict) else None
         if isinstance(model, dict) and isinstance(name := model.get("name"), str):
             return name
     return None
 
 
-def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
+def read_small_json(folder: Path, name: str = "config.json") -> dict[str, Any]:
     """The object of a folder's small JSON file; {} where there is none, which those say who load it.
 
     ConfigError where the disk fails: other settings would be chosen.

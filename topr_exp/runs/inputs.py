@@ -82,7 +82,7 @@ def refuse_damaged_model(folder: Path) -> None:
 # ---- hashing
 
 
-def inputs_of(config: Config) -> dict[str, Hashes]:
+def hash_inputs(config: Config) -> dict[str, Hashes]:
     """Return hashes of the files, models and packages on this machine that settings name, by kind and setting."""
     file_hashes = {}
     for key, path in named_files(config):

@@ -50,7 +50,7 @@ class Environment(TypedDict, total=False):
     processes: int
 
 
-class Inputs(TypedDict, total=False):
+class InputHashes(TypedDict, total=False):
     """inputs.json: hashes of a run's inputs when it began, by setting."""
 
     files: dict[str, str]
@@ -118,7 +118,7 @@ RUN_FILES: dict[str, type] = {
     "state.json": State,
     "config.json": Settings,
     "environment.json": Environment,
-    "inputs.json": Inputs,
+    "inputs.json": InputHashes,
     "sources.json": Sources,
     "training_set.json": TrainingSetSummary,
     "summary.json": Summary,

@@ -71,7 +71,7 @@ def check_warm_up(config: Config, examples: float) -> None:
         if unit_of(config.algo.needs) == "groups":
             n_examples -= n_examples % config.data.n  # whole ones
         examples = min(examples, n_examples)
-    updates = count_updates(config, examples)
+    updates = updates_of_iteration(config, examples)
     warmup_steps = config.optim.warmup_steps
     if warmup_steps >= updates:
         raise TOPRError(
@@ -79,7 +79,7 @@ def check_warm_up(config: Config, examples: float) -> None:
         )
 
 
-def count_updates(config: Config, examples: float) -> float:
+def updates_of_iteration(config: Config, examples: float) -> float:
     """Return the updates of an iteration; examples: of its set, inf if not known."""
     schedule = config.schedule
     if schedule.in_rounds:
@@ -123,7 +123,7 @@ def offline_work(config: Config, sampled: int, imported: int, test_questions: in
     return [
         PlannedWork("sampling", "sampling", sampled),
         PlannedWork("scoring", "scoring", scored, SCORING_COST),
-        PlannedWork("training", "training", int(count_updates(config, examples)), cost),
+        PlannedWork("training", "training", int(updates_of_iteration(config, examples)), cost),
     ]
 
 
@@ -133,7 +133,7 @@ def work_of_rounds(config: Config, sampled: int, test_questions: int) -> Planned
     sampled_per_update = sampled / config.schedule.updates
     cost = (1 + SCORING_COST) * sampled_per_update + TRAINING_COST * config.optim.batch_size
     cost += evaluation_cost_per_update(config, test_questions)
-    return PlannedWork("training", "training", int(count_updates(config, sampled)), cost)
+    return PlannedWork("training", "training", int(updates_of_iteration(config, sampled)), cost)
 
 
 def evaluation_cost_per_update(config: Config, test_questions: int) -> float:

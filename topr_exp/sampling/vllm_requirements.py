@@ -96,13 +96,13 @@ def installed_vllm(python: str, setting: str) -> str:
 
 def check_gpu_machine(python: str) -> str | None:
     """Raise ConfigError for the first unmet requirement of vLLM on a GPU; return a warning for untested versions."""
-    values, lacks = examine(python)
+    values, lacks = examine_machine(python)
     if lacks:
         raise ConfigError(f"sampler=vllm: {lacks[0]}")
     return describe_untested(values)
 
 
-def examine(python: str) -> tuple[dict[str, str], list[str]]:
+def examine_machine(python: str) -> tuple[dict[str, str], list[str]]:
     """Return the value of each requirement by name, and a line for each lack; python: that samples with vLLM."""
     installation, failure = probe(python)
     requirements = [Requirement("vLLM", installation.vllm if installation is not None else "", failure)]
@@ -159,7 +159,7 @@ def probe(python: str) -> tuple[Installation | None, str | None]:
 
 
 def describe_untested(values: Mapping[str, str]) -> str | None:
-    """Return the line for versions outside the tested ranges; None within them; values: by `examine`."""
+    """Return the line for versions outside the tested ranges; None within them; values: by `examine_machine`."""
     vllm = values["vLLM"]
     torch, _, _ = values["torch"].partition(",")  # CUDA's version follows
     if is_tested("vllm", vllm) and is_tested("torch", torch):

@@ -124,7 +124,7 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 
 def verify_folder(folder: Path) -> int:
     """Verify all models, checkpoints, tables and results of finished runs below a folder; returns the exit status."""
-    paths, unreadable = list_files(folder)
+    paths, unreadable = walk_files(folder)
     for error in unreadable:
         print(f"NOT READ {error.filename}: Permission denied")
     store_roots = set()
@@ -153,7 +153,7 @@ def verify_folder(folder: Path) -> int:
     return int(damage_count > 0)
 
 
-def list_files(folder: Path) -> tuple[list[Path], list[OSError]]:
+def walk_files(folder: Path) -> tuple[list[Path], list[OSError]]:
     """List the files below a folder, sorted, and the errors of folders that cannot be read."""
     paths: list[Path] = []
     unreadable: list[OSError] = []

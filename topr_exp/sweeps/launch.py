@@ -7,7 +7,7 @@ from pathlib import Path
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.runs import overwrite, run_lock
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import INPUTS, compare_inputs, inputs_of
+from topr_exp.runs.inputs import INPUTS, compare_inputs, hash_inputs
 from topr_exp.runs.plan import Job
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runtime.stop import Interrupted
@@ -47,7 +47,7 @@ def refuse_changed_inputs(jobs: Sequence[Job]) -> None:
     """Raise TOPRError if a run would go on with other inputs than it began with."""
     for job in jobs:
         if not job.config.overwrite and (job.config.folder / INPUTS).exists():
-            compare_inputs(RunFolder(job.config), inputs_of(job.config))
+            compare_inputs(RunFolder(job.config), hash_inputs(job.config))
 
 
 def launch(jobs: Sequence[Job], arguments: list[str], *, reports: bool = True) -> int:
