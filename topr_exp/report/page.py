@@ -147,22 +147,27 @@ def render_plot(plot: Plot, svg: str) -> str:
 
 def render_overview(run_groups: RunGroups) -> str:
     """Notes on damage, facts of the runs, and the figures of each group."""
-    notes = []
-    for run in run_groups.runs:
-        notes += [f"{run.name}: {note}" for note in run.notes]
-    if len(run_groups.groups) > MOST_LINES:
-        count = len(run_groups.groups)
-        notes.append(f"figures, but for sweeps, show the {MOST_LINES} of {count} groups with the highest final pass@1")
-    html = ""
-    if notes:
-        items = [f"<li>{escape(note)}</li>" for note in notes]
-        bullets = f"<ul>{''.join(items)}</ul>"
-        title = f"{plural(len(notes), 'note')} about these folders"
-        html += foldable(title, bullets, is_open=len(notes) <= MOST_OPEN_NOTES)
+    html = render_notes(run_groups)
     for title, text in list_facts(run_groups).items():
         html += f"<p><strong>{title}: </strong>{escape(text)}</p>\n"
     html += render_table("groups", group_rows(run_groups, run_groups.ranking))
     return f"{html}<p>{INTERVALS}</p>\n"
+
+
+def render_notes(run_groups: RunGroups) -> str:
+    """The runs' notes, and one on groups that figures leave out; "" without any."""
+    notes = []
+    for run in run_groups.runs:
+        notes += [f"{run.name}: {note}" for note in run.notes]
+    count = len(run_groups.groups)
+    if count > MOST_LINES:
+        notes.append(f"figures, but for sweeps, show the {MOST_LINES} of {count} groups with the highest final pass@1")
+    if not notes:
+        return ""
+    items = [f"<li>{escape(note)}</li>" for note in notes]
+    bullets = f"<ul>{''.join(items)}</ul>"
+    title = f"{plural(len(notes), 'note')} about these folders"
+    return foldable(title, bullets, is_open=len(notes) <= MOST_OPEN_NOTES)
 
 
 def list_facts(run_groups: RunGroups) -> dict[str, str]:
