@@ -155,10 +155,7 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     problem_count = len(table.key["golds"])
     test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
     solutions = int(test_solutions) if test_solutions is not None else 1
-    has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
-    has_equal_counts = len(columns) > 0 and len(columns) % problem_count == 0
-    has_equal_solutions = solutions > 0 and problem_count % solutions == 0
-    if has_dropped_solutions or not has_equal_counts or not has_equal_solutions:
+    if not are_verdicts_equally_many(run, len(columns), problem_count=problem_count, solutions=solutions):
         raise TOPRError(f"{run.name}: {table.folder} does not hold the same number of verdicts on each of its problems")
 
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
@@ -181,6 +178,14 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     if test_solutions is not None:
         results["solutions"] = solutions
     return results
+
+
+def are_verdicts_equally_many(run: Run, count: int, *, problem_count: int, solutions: int) -> bool:
+    """Return True where each problem has as many verdicts, on each of its `solutions`, as every other one."""
+    has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
+    has_equal_counts = count > 0 and count % problem_count == 0
+    has_equal_solutions = solutions > 0 and problem_count % solutions == 0
+    return has_equal_counts and has_equal_solutions and not has_dropped_solutions
 
 
 def open_verdicts(run: Run, evaluation: Record) -> Table:
