@@ -66,13 +66,13 @@ class ClockedRounds(AsyncRounds):
         self.pass_update(update_index, capacity)
         if self.schedule.in_flight:
             # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
-            self.drawn = tables_of(batch)
+            self.drawn_tables = tables_of(batch)
         return batch
 
     # ---- the queue
 
     def wait_for_batch(self, update_index: int, capacity: int) -> list[Group]:
-        """Let time pass until the policy has a complete batch, and remove that from the queue.
+        """Let time pass until the staleness policy has a complete batch, and remove that from the queue.
 
         capacity: as in `begin_groups`.
         """
@@ -93,7 +93,7 @@ class ClockedRounds(AsyncRounds):
             self.trainer_idle += self.now - wait_start
 
     def next_batch(self, update_index: int) -> list[Group]:
-        """List the groups that the policy trains on next; none while too few of them are complete."""
+        """List the groups that the staleness policy trains on next; none while too few of them are complete."""
         ranked_positions = []
         for position, group in enumerate(self.queue):
             if self.staleness_policy.waits or self.is_complete(group):
@@ -108,7 +108,7 @@ class ClockedRounds(AsyncRounds):
         return batch
 
     def drop_stale(self, update_index: int) -> list[Group]:
-        """Remove and return the complete groups that the policy drops; their shares go into the metrics."""
+        """Remove and return the complete groups that the staleness policy drops; their shares go into the metrics."""
         dropped = []
         for position, group in enumerate(self.queue):
             waiting = waiting_group(group, position, update_index)

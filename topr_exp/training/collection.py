@@ -61,7 +61,8 @@ class Collector:
         """
         indices_by_shard = split_every(indices, self.sampler.config.prompts_per_shard)
         shard_count = len(indices_by_shard)
-        if round_number == first_shard == distributed.rank() == 0:
+        is_first_call = round_number == 0 and first_shard == 0
+        if is_first_call and distributed.is_main_process():
             warn_of_idle_processes(shard_count, self.sampler.config.prompts_per_shard)
         own_shards = range(distributed.rank(), shard_count, distributed.world_size())
         sampled_tables = {}  # by shard, as `graded_tables`

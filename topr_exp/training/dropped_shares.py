@@ -20,7 +20,8 @@ class DroppedShares:
 
     def add(self, groups: Iterable[pa.Table], *, is_dropped: bool) -> None:
         for table in groups:
-            for kind, count in Counter(self.kinds_of(table)).items():
+            count_by_kind = Counter(self.kinds_of(table))
+            for kind, count in count_by_kind.items():
                 dropped, total = self.counts.get(kind, (0, 0))
                 if is_dropped:
                     dropped += count

@@ -43,11 +43,14 @@ class Segment:
         return self.start + np.arange(len(self.tokens))
 
 
+Levels = list[list[Segment]]  # from the root down; the segments of one depth stand one after the other in the row
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The levels from the root down, and where the B sequences lie in the row."""
+    """The levels of segments, and where the B sequences lie in the row."""
 
-    levels: list[list[Segment]]  # the segments of one depth stand one after the other in the row
+    levels: Levels
     prompt_ends: Int64s  # [B] row index of each prompt's last token
     completion_starts: Int64s  # [B] row index of each completion's first token; its others follow
 
@@ -81,18 +84,7 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     share_prefix: the common prefix of all prompts is a segment. share_prompts: so is the suffix of a prompt that
     several completions follow. With neither, each sequence is a segment: packed, nothing shared.
     """
-    levels: list[list[Segment]] = [[], [], []]
-
-    def add_segment(tokens: Ids, parent: Segment | None) -> Segment:
-        depth = parent_index = start = 0
-        if parent is not None:
-            depth = parent.depth + 1
-            parent_index = parent.index
-            start = parent.start + len(parent.tokens)
-        segment = Segment(tokens, start, depth, len(levels[depth]), parent_index)
-        levels[depth].append(segment)
-        return segment
-
+    levels: Levels = [[], [], []]
     prompts = [prompt for prompt, _ in sequences]
     prompt_keys = [prompt.tobytes() for prompt in prompts]
     completion_counts = Counter(prompt_keys)
@@ -102,7 +94,7 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
         distinct_prompts = dict(zip(prompt_keys, prompts, strict=True))
         prefix_length = common_prefix_length(list(distinct_prompts.values()))
     if prefix_length:
-        root = add_segment(prompts[0][:prefix_length], None)
+        root = add_segment(levels, prompts[0][:prefix_length], None)
     shared_suffixes: dict[bytes, Segment] = {}
     prompt_ends: list[TokenPlace] = []
     completion_starts: list[TokenPlace] = []
@@ -112,16 +104,16 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
             prompt_segment = root
         elif share_prompts and completion_counts[key] > 1:
             if key not in shared_suffixes:
-                shared_suffixes[key] = add_segment(suffix, root)
+                shared_suffixes[key] = add_segment(levels, suffix, root)
             prompt_segment = shared_suffixes[key]
         else:
             prompt_segment = None
         if prompt_segment is None:  # the completion continues the suffix in one segment
-            segment = add_segment(np.concatenate([suffix, completion]), root)
+            segment = add_segment(levels, np.concatenate([suffix, completion]), root)
             prompt_ends.append(TokenPlace(segment, len(suffix) - 1))
             completion_starts.append(TokenPlace(segment, len(suffix)))
         else:
-            segment = add_segment(completion, prompt_segment)
+            segment = add_segment(levels, completion, prompt_segment)
             prompt_ends.append(TokenPlace(prompt_segment, len(prompt_segment.tokens) - 1))
             completion_starts.append(TokenPlace(segment, 0))
     return Tree(
@@ -131,7 +123,20 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     )
 
 
-def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> Int64s:
+def add_segment(levels: Levels, tokens: Ids, parent: Segment | None) -> Segment:
+    """Append a segment to the level below its parent's; None: to the first."""
+    depth = parent_index = start = 0
+    if parent is not None:
+        depth = parent.depth + 1
+        parent_index = parent.index
+        start = parent.start + len(parent.tokens)
+    level = levels[depth]
+    segment = Segment(tokens, start, depth, index=len(level), parent_index=parent_index)
+    level.append(segment)
+    return segment
+
+
+def row_indices(levels: Levels, places: Sequence[TokenPlace]) -> Int64s:
     """Return the index of each token in the row of all segments, level after level."""
     segment_starts_by_level = []  # in the row
     level_start = 0

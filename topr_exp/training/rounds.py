@@ -96,8 +96,8 @@ class Rounds:
         self.table: pa.Table = None
         self.training_set: TrainingSet | None = None  # composed of the table
         self.summary: dict[str, float] = {}
-        self.drawn: list[pa.Table] = []  # sampled for it so far
-        self.problems_kept = 0  # problems of these that `compose.pass_rate` keeps
+        self.drawn_tables: list[pa.Table] = []  # sampled for it so far
+        self.kept_count = 0  # of these problems, those that `compose.pass_rate` keeps
         self.buffer: list[pa.Table] = []  # of all rounds, for replay: one table a group
 
     @property
@@ -129,7 +129,8 @@ class Rounds:
             return training_set.order(self.seed, self.iteration, order, whole_groups=config.whole_groups)
 
         examples = choose_examples(training_set, config, position, order_of_pass)
-        return GlobalBatch(training_set, examples, mu_is_policy, {"round": round_number, **self.summary})
+        round_metrics = {"round": round_number, **self.summary}
+        return GlobalBatch(training_set, examples, mu_is_policy, round_metrics)
 
     # ---- a round's completions
 
@@ -155,7 +156,8 @@ class Rounds:
     def draw_groups(self, round_number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
         replayed = self.draw_replayed(round_number)
-        indices = self.problems_of(round_number)[: self.groups_per_round - len(replayed)]
+        new_count = self.groups_per_round - len(replayed)
+        indices = self.problems_of(round_number)[:new_count]
         sampled = self.sample_groups(indices, round_number)
         if self.schedule.replay > 0:
             self.buffer += sampled
@@ -164,17 +166,18 @@ class Rounds:
     def start_round(self, round_groups: RoundGroups, round_number: int) -> None:
         """Summarize and compose what was drawn for a round."""
         self.summary = self.summarize_drawn()
-        if self.drawn and self.mu_is_samplers:
+        if self.drawn_tables and self.mu_is_samplers:
             self.report_gap(self.summary["sampler_gap"])
         self.summary |= round_groups.metrics
         self.table = pa.concat_tables(round_groups.groups).combine_chunks()
-        self.drawn = []
-        self.problems_kept = 0
-        self.training_set = replace(self.compose_round(round_number), ages=round_groups.ages)
+        self.drawn_tables = []
+        self.kept_count = 0
+        training_set = self.compose_round(round_number)
+        self.training_set = replace(training_set, ages=round_groups.ages)
 
     def describe_empty_round(self, round_number: int) -> str:
         """Say that `compose.pass_rate` keeps no problem of a round."""
-        source = f"{self.problems_drawn()} problems that round {round_number} drew"
+        source = f"{self.drawn_count()} problems that round {round_number} drew"
         if self.schedule.asynchronous:  # what was drawn now is for later rounds, too
             source = f"what was drawn for round {round_number}"
         return f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
@@ -225,10 +228,10 @@ class Rounds:
             table = self.collector.collect(indices, round_number, first_shard)
             shard_count = math.ceil(len(indices) / shard_size)
             first_shard += shard_count
-            self.drawn.append(table)
+            self.drawn_tables.append(table)
             groups += self.solved_often_enough(table)
             spare_indices = np.setdiff1d(spare_indices, indices)
-        self.problems_kept += len(groups)
+        self.kept_count += len(groups)
         return groups[:group_count]
 
     def split_groups(self, table: pa.Table) -> list[pa.Table]:
@@ -275,15 +278,16 @@ class Rounds:
 
     # ---- records
 
-    def problems_drawn(self) -> int:
+    def drawn_count(self) -> int:
         """Count the problems that were sampled for the round so far."""
-        return sum(map(len, self.drawn)) // self.n
+        completion_count = sum(map(len, self.drawn_tables))
+        return completion_count // self.n
 
     def summarize_drawn(self) -> dict[str, float]:
         """Summarize all that was sampled for a round, kept or not; if nothing was, NaN under the last round's names."""
-        if not self.drawn:
+        if not self.drawn_tables:
             return dict.fromkeys(self.summary, math.nan)
-        table = pa.concat_tables(self.drawn).combine_chunks()
+        table = pa.concat_tables(self.drawn_tables).combine_chunks()
         completions = self.collector.completions(table)
         config = self.collector.sampler.config
         mismatch = measure_mismatch(completions.lists("logp"), completions.lists("sampler_logp"), config)
@@ -304,9 +308,9 @@ class Rounds:
         is_selected = self.selection.pass_rate is not None
         count_varies = is_selected or self.schedule.asynchronous or self.schedule.replay > 0
         if count_varies:  # else each round draws as many
-            summary["problems_drawn"] = self.problems_drawn()
+            summary["problems_drawn"] = self.drawn_count()
         if is_selected:
-            summary["problems_kept"] = self.problems_kept
+            summary["problems_kept"] = self.kept_count
         return summary
 
     def report_gap(self, gap: float) -> None:
