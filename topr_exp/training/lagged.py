@@ -37,7 +37,8 @@ class LaggedRounds(AsyncRounds):
             lag = due - update_index
             shards_per_lag = self.groups_per_round * MAX_DRAWS  # the most that one call samples
             first_shard = lag * shards_per_lag
-            spare_indices_of_all_lags = np.setdiff1d(np.arange(self.problem_count), indices)
+            all_indices = np.arange(self.problem_count)
+            spare_indices_of_all_lags = np.setdiff1d(all_indices, indices)
             spare_indices = spare_indices_of_all_lags[lag :: self.lag_count]
         tables = self.sample_groups(indices[starts_now], due, first_shard, spare_indices=spare_indices)
         self.queue += [Group(table, update_index, due) for table in tables]
