@@ -64,19 +64,24 @@ WRONG_VALUES = dict.fromkeys(("baseline", "threshold", "delta_v"), math.inf)
 WRONG_VALUES |= {"pass_rate": [0.5], "template": "no place", "stop": ["a", ""], "completions": ""}
 
 
+def wrong_value(section, key, range_):
+    """A value of a key that its range excludes."""
+    if range_ is LINE_BREAKS:
+        return [r"\n"] if key == "stop" else r"{question}\n"
+    default = "" if isinstance(getattr(section, key), str) else -11.0
+    return WRONG_VALUES.get(key, default)
+
+
 def test_every_range_is_applied_in_its_own_words():
     """What is allowed for each key stands in docs/reference.md."""
     config = config_of("cluster=slurm", "sampler=vllm")
     groups = [getattr(config, field.name) for field in dataclasses.fields(config)]
     losses = [load(name) for name in NAMES]
-    for section in (config, *groups, *losses):
-        if not isinstance(section, Section):
-            continue
+    sections = [section for section in (config, *groups, *losses) if isinstance(section, Section)]
+
+    for section in sections:
         for key, range_ in ranges(type(section)):
-            default = "" if isinstance(getattr(section, key), str) else -11.0
-            wrong = WRONG_VALUES.get(key, default)
-            if range_ is LINE_BREAKS:
-                wrong = [r"\n"] if key == "stop" else r"{question}\n"
+            wrong = wrong_value(section, key, range_)
             message = f"{key} must be {range_.allowed}; got {wrong or 'nothing'}"
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 dataclasses.replace(section, **{key: wrong})

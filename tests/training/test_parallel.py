@@ -303,7 +303,7 @@ def assert_near(step, expected):
     assert float((step - expected).norm() / expected.norm()) < 0.3
 
 
-def test_in_bfloat16_float32_weights_move(tmp_path):
+def test_sharded_float32_weights_move_in_bfloat16_as_those_of_one_process(tmp_path):
     start, sharded, expected = steps_in_bfloat16(tmp_path, 5e-7)
 
     for name, weight in start.items():
@@ -314,7 +314,7 @@ def test_in_bfloat16_float32_weights_move(tmp_path):
 
 
 @needs_peft
-def test_in_bfloat16_an_adapter_moves_and_its_base_stays(tmp_path):
+def test_a_sharded_adapter_moves_in_bfloat16_and_its_base_stays(tmp_path):
     start, sharded, expected = steps_in_bfloat16(tmp_path, 1e-2, True)
 
     steps, expected_steps = [], []
