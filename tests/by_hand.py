@@ -98,7 +98,8 @@ CORRECT, INCORRECT, INVALID = range(3)
 
 def letter_matrix(text, letters):
     """A row for each word of a text: the places of its characters among the letters, -1 for any other character."""
-    return np.array([[letters.find(character) for character in word] for word in text.split()])
+    rows = [list(map(letters.find, word)) for word in text.split()]
+    return np.array(rows)
 
 
 def verdict_matrix(text):
