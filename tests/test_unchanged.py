@@ -40,6 +40,10 @@ def count_checkpoints(folder):
     return len([*folder.glob("checkpoints/1/step-*")])
 
 
+def count_kept_weights(folder):
+    return len([*folder.glob("iteration-1/update-*")])
+
+
 def count_models(folder):
     return len([*folder.glob("model")])
 
@@ -59,6 +63,7 @@ MOMENTS = {
     "an evaluation": Moment(is_evaluations, 1, CURVE, count_evaluations, 1),
     "a point of a curve": Moment(is_verdicts_of_run, 1, CURVE, count_evaluations, 2),
     "a checkpoint": Moment(is_state_of_training, 1, NO_CURVE, count_checkpoints, 0),
+    "weights of an update": Moment(is_state_of_training, 1, "checkpoint.weights_every=1", count_kept_weights, 0),
     "a model": Moment(is_completions, 2, NO_CURVE, count_models, 0),
 }
 

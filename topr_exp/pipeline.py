@@ -38,6 +38,7 @@ from topr_exp.runs.training_data import SOURCES, save_rounds, save_training_set,
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runs.workload import check_supply, plan_work
 from topr_exp.runtime import distributed
+from topr_exp.runtime.checksums import find_damage
 from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_tested
@@ -94,7 +95,8 @@ def train_iteration(experiment: "Experiment", iteration: int) -> None:
     open_training = open_rounds if config.schedule.in_rounds else open_fixed_set
     with open_training(experiment, iteration) as (trainer, batches):
         journal = open_journal(experiment, trainer, iteration)
-        train(trainer, batches, journal, iteration=iteration, save_every=config.checkpoint.every_seconds)
+        keep_update = partial(keep_weights, experiment, trainer, iteration)
+        train(trainer, batches, journal, config.checkpoint, keep_update, iteration=iteration)
     del batches  # with π_ref: to gather the weights may take its memory
     session.check_unchanged()
     trainer.save_policy(session.folder.model_of(iteration))
@@ -421,6 +423,16 @@ def open_journal(experiment: Experiment, trainer: Trainer, iteration: int) -> Ev
     journal = EvaluatingJournal(folder, every, evaluate_now, folder.stop_flag, experiment.session.check_unchanged)
     journal.resume(trainer.step, trainer.samples)
     return journal
+
+
+def keep_weights(experiment: Experiment, trainer: Trainer, iteration: int) -> None:
+    """Keep the weights of the policy in training, unless an earlier attempt has."""
+    folder = experiment.folder.weights_of_update(iteration, trainer.step)
+    is_kept = distributed.is_main_process() and find_damage(folder) is None
+    if not distributed.broadcast(is_kept):
+        experiment.session.check_unchanged()
+        trainer.zero_grad()  # to gather the weights may take the memory of the gradients
+        trainer.save_policy(folder)
 
 
 def evaluate(experiment: Experiment, *, iteration: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from topr_exp.runs.inputs import compare_inputs, hash_inputs, keep_threads, refu
 from topr_exp.runtime import distributed
 from topr_exp.runtime.machine import refuse_missing_gpu
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.runtime.terminal import say, warn
+from topr_exp.runtime.terminal import plural, say, warn
 from topr_exp.sampling.generation import open_sampler
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
@@ -101,4 +101,8 @@ def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:
     say(f"finished before, nothing to do: {folder.path}\n\n{format_results(summary, folder.path)}")
     if keeps_no_model(folder.path) and config.checkpoint.weights != "none":
         warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
+    missing_count = folder.count_missing_weights()
+    if missing_count:
+        fault = f"no weights of {plural(missing_count, 'update')} that checkpoint.weights_every asks for"
+        warn(f"{folder.path}: {fault}; overwrite=true trains it again")
     return summary

@@ -10,6 +10,7 @@ from tests.conftest import column, lines_of, names_in, read_json, refused, small
 from tests.observed import OBSERVED, Observer, observed
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import twins
+from topr_exp.evaluate import main as evaluate
 from topr_exp.evaluation.showcase import PER_VERDICT
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
@@ -26,8 +27,8 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def curved(plain):
-    """The same with evaluations while it trains."""
-    settings = ["iterations=2", "evaluation.every=2", "evaluation.problems=3"]
+    """The same with evaluations while it trains, and weights that are kept."""
+    settings = ["iterations=2", "evaluation.every=2", "evaluation.problems=3", "checkpoint.weights_every=2"]
     config = small_config(plain.folder.parents[1], *settings)
     run(config)
     return config
@@ -54,6 +55,18 @@ def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(p
     pass_at_1 = column(evaluations_of(plain, are_points=False), "pass@1")
     assert column(evaluations, "pass@1") == pass_at_1
     assert read_json(curved.folder / "summary.json")["final"]["pass@1"] == pass_at_1[-1]
+
+
+def test_weights_that_are_kept_are_those_of_their_point_of_the_curve(curved, tmp_path):
+    model = f"model={curved.folder}/iteration-2/update-2"
+
+    assert evaluate([model, "data.test_problems=3", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
+
+    (path,) = tmp_path.glob("*/*/eval.json")
+    figures = read_json(path)["figures"]
+    point = evaluations_of(curved, are_points=True)[4]
+    assert (point["iteration"], point["step"]) == (2, 2)
+    assert (figures["pass@k"], figures["length"]) == (point["pass@k"], point["length"])
 
 
 def test_each_point_of_the_curve_is_of_completions_of_its_own_weights(curved):

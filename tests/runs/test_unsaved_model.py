@@ -66,6 +66,13 @@ def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(uns
     assert not (unsaved.folder / "model").exists()
 
 
+def test_weights_of_updates_that_a_finished_run_did_not_keep_are_told(copied_smoke, tmp_path, capsys):
+    run(small_config(tmp_path, "checkpoint.weights_every=2"))
+
+    line = "no weights of 1 update that checkpoint.weights_every asks for; overwrite=true trains it again"
+    assert capsys.readouterr().err == f"warning: {copied_smoke.folder}: {line}\n"
+
+
 def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path):
     with RunFolder(small_config(tmp_path, UNSAVED)) as folder:
         (folder.path / "model").mkdir()
@@ -79,8 +86,9 @@ def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(
     assert "models of" not in status_table(statuses)
 
     first, second = values_of(runs, "folder")
-    for folder, size in ((first, 1_500_000), (first / "iteration-1", 100_000), (second, 700_000)):
-        write_file(folder / "model/model.safetensors", size * "x")
+    for folder, size in (("model", 1_500_000), ("iteration-1/model", 60_000), ("iteration-1/update-2", 40_000)):
+        write_file(first / folder / "model.safetensors", size * "x")
+    write_file(second / "model/model.safetensors", 700_000 * "x")
     for folder in (first, second):
         (folder / "state.json").write_text("{}")
 

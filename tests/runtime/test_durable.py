@@ -123,10 +123,10 @@ def test_a_file_system_that_cannot_flush_folders_is_worked_on(kind, tmp_path, mo
 
 
 def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path, disk):
-    run(small_config(tmp_path, "checkpoint.every_seconds=0", "evaluation.every=2"))
+    run(small_config(tmp_path, "checkpoint.every_seconds=0", "evaluation.every=2", "checkpoint.weights_every=2"))
 
     targets = {event.target.name for event in disk.events if event.target is not None}
-    assert {"step-00000001", "model", "summary.json", "key.json", "shard-00000.arrow"} <= targets
+    assert {"step-00000001", "update-2", "model", "summary.json", "key.json", "shard-00000.arrow"} <= targets
     assert lost_by_a_power_cut(disk.events) == []
     order = ""
     for event in disk.events:

@@ -11,12 +11,13 @@ from tests import sweep_tools
 from tests.conftest import lines_of, overrides, read_json, small_config
 from tests.sweep_tools import SLOW_LOSS, slow, steps, wait_for
 from topr_exp.pipeline import run
+from topr_exp.runs.finished import model_folders_of
 
 pytestmark = pytest.mark.timeout(1800)
 extended = pytest.mark.extended
 LONG = ["optim.epochs=3", "checkpoint.every_seconds=0"]  # 12 updates
 ROUNDS = ["schedule.rounds=3", "schedule.prompts=8", "optim.batch_size=32"]
-ON_POLICY = ["algo=rloo", *ROUNDS, "schedule.replay=0.3", "evaluation.every=2"]
+ON_POLICY = ["algo=rloo", *ROUNDS, "schedule.replay=0.3", "evaluation.every=2", "checkpoint.weights_every=2"]
 LAGGED = ["schedule=async", "schedule.lag=1", *ROUNDS]
 
 
@@ -44,8 +45,13 @@ def assert_same_run(first, second):
     assert_close(read_json(first / "summary.json"), read_json(second / "summary.json"))
     for name in ("eval.jsonl", "metrics.jsonl"):
         assert_close(lines_of(first / name), lines_of(second / name))
-    weights = load_file(first / "model/model.safetensors")
-    other_weights = load_file(second / "model/model.safetensors")
+    for folder in model_folders_of(second):
+        assert_close_weights(first / folder.relative_to(second), folder)
+
+
+def assert_close_weights(first, second):
+    weights = load_file(first / "model.safetensors")
+    other_weights = load_file(second / "model.safetensors")
     assert weights.keys() == other_weights.keys()
     for name, weight in weights.items():
         gap = (weight - other_weights[name]).abs()

@@ -1,6 +1,7 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
 import re
+from itertools import chain
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -8,13 +9,15 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import needs_peft, read_json, refused, small_config, update_json, write_lines
+from tests.conftest import contents, needs_peft, read_json, refused, small_config, update_json, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
 from tests.training.broken_runs import break_off, run_both, twins
 from tests.training.trainers import make_trainer, optim, weights
 from topr_exp.composition.training_set import TrainingSet
+from topr_exp.config.groups import CheckpointConfig
 from topr_exp.pipeline import run
+from topr_exp.runs.finished import model_folders_of
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
@@ -52,16 +55,33 @@ BROKEN = {  # settings, and the updates after which the run breaks off
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
     words, updates = BROKEN[case]
-    settings = ["checkpoint.every_seconds=0", "data.test_problems=2", *words.split()]
+    settings = ["checkpoint.every_seconds=0", "checkpoint.weights_every=1", "data.test_problems=2", *words.split()]
     undisturbed, broken = twins(tmp_path, *settings)
 
     summary, resumed_summary = run_both(undisturbed, broken, updates)
 
     assert resumed_summary["tokens"] == summary["tokens"]
-    for path in (undisturbed.folder / "model").rglob("*.*"):
+    weights_folders = model_folders_of(undisturbed.folder)
+    assert undisturbed.folder / "iteration-1/update-1" in weights_folders
+    for path in chain.from_iterable(folder.rglob("*.*") for folder in weights_folders):
         if path.suffix in (".safetensors", ".json"):
             copy = broken.folder / path.relative_to(undisturbed.folder)
             assert copy.read_bytes() == path.read_bytes(), path.name
+
+
+def test_weights_of_an_update_are_written_once_and_again_only_where_they_are_damaged(tmp_path):
+    config = small_config(tmp_path, "checkpoint.every_seconds=600", "checkpoint.weights_every=1")
+    break_off(config, updates=2)
+    first, second = (config.folder / f"iteration-1/update-{step}" for step in (1, 2))
+    inode = first.stat().st_ino
+    weights_of_second = contents(second)
+    (second / "model.safetensors").write_bytes(b"")
+
+    run(config)
+
+    assert first.stat().st_ino == inode
+    assert contents(second) == weights_of_second
+    assert [folder.name for folder in model_folders_of(config.folder)] == ["model", "update-1", "update-2", "update-3"]
 
 
 SHORT = ["checkpoint.every_seconds=0", "data.test_problems=2", "data.eval_n=1", "optim.lr=1e-3"]
@@ -139,7 +159,7 @@ ROWS = 24
 
 def train_a_pass(trainer, examples):
     fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
-    train(trainer, fixed_set, Mock(), iteration=1, save_every=1e9)
+    train(trainer, fixed_set, Mock(), CheckpointConfig(1e9), Mock(), iteration=1)
 
 
 @pytest.mark.parametrize("algo, share", [("sft", 0), ("grpo", 0), ("grpo", 1)])

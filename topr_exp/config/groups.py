@@ -150,6 +150,15 @@ class CheckpointConfig(Section):
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
     weights: Literal["all", "last", "none"] = "all"  # of iterations that a finished run keeps
+    # Updates between weights that stay beside those of an iteration's end, in iteration-K/update-U; None: none.
+    weights_every: OptionalCount = None
+
+    def check(self) -> Iterator[Rule]:
+        yield "weights_every", self.weights_every is None or self.weights != "none", "null for checkpoint.weights=none"
+
+    def keeps_update(self, step: int, update_count: int) -> bool:
+        """True for every `weights_every`-th update but the last, which ends in the iteration's model."""
+        return self.weights_every is not None and step % self.weights_every == 0 and step < update_count
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,10 @@ def keeps_no_model(folder: Path) -> bool:
 
 
 def model_folders_of(folder: Path) -> list[Path]:
-    """Return the folders of a run's weights: of its last iteration, and of earlier ones."""
-    candidates = [folder / "model", *sorted(folder.glob("iteration-*/model"))]
+    """Return the folders of a run's weights: of its last iteration, of earlier ones, and of updates."""
+    candidates = [folder / "model"]
+    for pattern in ("iteration-*/model", "iteration-*/update-*[0-9]"):  # a temporary folder ends with letters
+        candidates += sorted(folder.glob(pattern))
     return [candidate for candidate in candidates if candidate.is_dir() and not candidate.is_symlink()]
 
 

@@ -242,6 +242,20 @@ class RunFolder:
             return self.path / "model"
         return self.iteration_folder(iteration) / "model"
 
+    def weights_of_update(self, iteration: int, step: int) -> Path:
+        """Return the path of the weights of the policy in training, kept after an update."""
+        return self.iteration_folder(iteration) / f"update-{step}"
+
+    def count_missing_weights(self) -> int:
+        """Count the updates whose weights `checkpoint.weights_every` keeps and that have none."""
+        missing_count = 0
+        for iteration in range(1, self._config.iterations + 1):
+            steps = [record["step"] for record in self.metrics.of_iteration(iteration)]
+            for step in steps:
+                is_kept = self._config.checkpoint.keeps_update(step, steps[-1])
+                missing_count += is_kept and not self.weights_of_update(iteration, step).exists()
+        return missing_count
+
     def unfinished_iterations(self) -> range:
         """Return the iterations that are left, from the last one with a model, whose evaluation may be missing.
 

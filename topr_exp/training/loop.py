@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from topr_exp.composition.training_set import Examples, TrainingSet
-from topr_exp.config.groups import OptimConfig
+from topr_exp.config.groups import CheckpointConfig, OptimConfig
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import warn
 from topr_exp.training.batches import GlobalBatch
@@ -39,8 +39,18 @@ class BatchSource(Protocol):
         """Restore what `checkpoint_files` returned."""
 
 
-def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration: int, save_every: float) -> None:
-    """Make every remaining update, with a checkpoint every `save_every` seconds and when a signal asks to stop.
+def train(
+    trainer: Trainer,
+    source: BatchSource,
+    journal: Journal,
+    config: CheckpointConfig,
+    keep_weights: Callable[[], None],
+    *,
+    iteration: int,
+) -> None:
+    """Make every remaining update, with a checkpoint every `every_seconds` and when a signal asks to stop.
+
+    keep_weights: saves the policy; it is called after the updates that `config` keeps, before their checkpoints.
 
     Raises TOPRError after a pass over a fixed set without any gradient: positives alone where nothing is correct, a
     group-relative loss where no group is mixed.
@@ -66,7 +76,9 @@ def train(trainer: Trainer, source: BatchSource, journal: Journal, *, iteration:
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"
                 )
-            trainer.checkpoint(journal, update_count, save_every, source.checkpoint_files)
+            if config.keeps_update(trainer.step, update_count):
+                keep_weights()
+            trainer.checkpoint(journal, update_count, config.every_seconds, source.checkpoint_files)
     if not trainer.had_gradient:
         warn(f"algo={trainer.loss.name} learnt nothing: no update had a gradient")
 
