@@ -248,12 +248,12 @@ class RunFolder:
 
     def count_missing_weights(self) -> int:
         """Count the updates whose weights `checkpoint.weights_every` keeps and that have none."""
+        updates = self.metrics.updates()
+        last_steps = {key.iteration: key.step for key in updates}
         missing_count = 0
-        for iteration in range(1, self._config.iterations + 1):
-            steps = [record["step"] for record in self.metrics.of_iteration(iteration)]
-            for step in steps:
-                is_kept = self._config.checkpoint.keeps_update(step, steps[-1])
-                missing_count += is_kept and not self.weights_of_update(iteration, step).exists()
+        for iteration, step in updates:
+            is_kept = self._config.checkpoint.keeps_update(step, last_steps[iteration])
+            missing_count += is_kept and not self.weights_of_update(iteration, step).exists()
         return missing_count
 
     def unfinished_iterations(self) -> range:
