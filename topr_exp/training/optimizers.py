@@ -204,17 +204,17 @@ def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
     return dimensions > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
 
 
-def learning_rate(config: OptimConfig, step: int, updates: int) -> float:
-    """Return the learning rate of the update after `step` others, of `updates` in the iteration.
+def learning_rate(config: OptimConfig, step: int, update_count: int) -> float:
+    """Return the learning rate of the update after `step` others, of `update_count` in the iteration.
 
     lr · min(1, (step + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the remaining share of the updates after
     the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). No update has the rate 0.
     """
     warmup = config.warmup_steps
-    if updates <= warmup:
-        raise TOPRError(f"optim.warmup_steps must be below {updates}, the updates of an iteration; got {warmup}")
+    if update_count <= warmup:
+        raise TOPRError(f"optim.warmup_steps must be below {update_count}, the updates of an iteration; got {warmup}")
     warmup_factor = min(1.0, (step + 1) / (warmup + 1))
-    remaining = min(1.0, (updates - step) / (updates - warmup))
+    remaining = min(1.0, (update_count - step) / (update_count - warmup))
     factors = {
         "constant": 1.0,
         "linear": remaining,

@@ -61,7 +61,8 @@ class Trainer:
         self.stop = stop or StopFlag()
         if config.compile:
             compile_layers(policy.model)
-        self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
+        weights = [weight for _, weight in trained_weights(policy.model)]
+        self.optimizer = make_optimizer(weights, config)
         self.clip = layout.clip
         if isinstance(self.optimizer, Adafactor):  # clips as it reads the gradient for its statistics
             self.clip = self.optimizer.clip
@@ -110,13 +111,15 @@ class Trainer:
         """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
         self.optimizer.zero_grad()
 
-    def checkpoint(self, journal: "Journal", updates: int, every: float, extra: Callable[[], dict[str, bytes]]) -> None:
+    def checkpoint(
+        self, journal: "Journal", update_count: int, every: float, extra: Callable[[], dict[str, bytes]]
+    ) -> None:
         """Save when it is time; save and stop when a signal asked for that; extra: makes files to keep with it."""
         stop = self.stop.share()
         start_time = time.monotonic()
-        is_due = self.step < updates and self.should_save(start_time, every)
+        is_due = self.step < update_count and self.should_save(start_time, every)
         if stop or distributed.broadcast(is_due):
-            journal.before_checkpoint(self.step, updates)
+            journal.before_checkpoint(self.step, update_count)
             files = {}
             if distributed.is_main_process():  # it alone writes them
                 files = extra()
@@ -137,14 +140,14 @@ class Trainer:
         seconds_since_save = time_now - self.last_save_time
         return seconds_since_save >= every
 
-    def update(self, global_batch: GlobalBatch, updates: int) -> dict[str, float]:
-        """Make one optimizer step, of `updates` in the iteration; returns its record.
+    def update(self, global_batch: GlobalBatch, update_count: int) -> dict[str, float]:
+        """Make one optimizer step, of `update_count` in the iteration; returns its record.
 
         Raises TOPRError when Δ does not vanish where π is μ, when memory runs out, and when the loss or the gradient is
         not finite.
         """
         start_time = time.monotonic()
-        rate = learning_rate(self.config, self.step, updates)
+        rate = learning_rate(self.config, self.step, update_count)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with memory_for(self._describe_update(global_batch), self._memory_remedy()):
