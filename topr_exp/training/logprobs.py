@@ -117,8 +117,7 @@ class TokenScorer:
         logp = logits.log_softmax(-1)
         drawable_logp = logp
         if inputs.drawable is not None:
-            drawable_logits = inputs.mask_undrawable(logits, start)
-            drawable_logp = drawable_logits.log_softmax(-1)
+            drawable_logp = inputs.mask_undrawable(logits, start).log_softmax(-1)
         targets = inputs.targets[start : start + len(logits)]
         target_logp = drawable_logp.gather(-1, targets[:, None])  # [n, 1]
         columns = [target_logp[:, 0]]
