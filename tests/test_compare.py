@@ -191,16 +191,21 @@ REFERENCES = """
 topr | sft, p̃=not set | none
 topr | tis, p̃=0.1 | topr, p̃=0.1
 topr | tis, p̃=0.5 | topr, p̃=0.5
+topr | topr, p̃=0.1 | topr, p̃=0.1
 topr | topr, p̃=0.5 | topr, p̃=0.5
 p̃=0.1 | sft, p̃=not set | none
 p̃=0.1 | tis, p̃=0.5 | tis, p̃=0.1
 p̃=0.1 | topr, p̃=0.5 | topr, p̃=0.1
 tis, p̃=0.5 | sft, p̃=not set | tis, p̃=0.5
+tis, p̃=0.5 | tis, p̃=0.1 | tis, p̃=0.5
+tis, p̃=0.5 | tis, p̃=0.5 | tis, p̃=0.5
 tis, p̃=0.5 | topr, p̃=0.1 | tis, p̃=0.5
+tis, p̃=0.5 | topr, p̃=0.5 | tis, p̃=0.5
 topr | tis, p̃=0.5, cap=not set | topr, p̃=0.5, cap=not set
 topr | mine, p̃=0.1, cap=2 | topr, p̃=0.1, cap=not set
 topr | mine, p̃=0.1, cap=not set | topr, p̃=0.1, cap=not set
 topr | mine, p̃=0.5, cap=2 | topr, p̃=0.5, cap=not set
+topr | mine, p̃=0.5, cap=not set | topr, p̃=0.5, cap=not set
 topr | mine, p̃=0.9, cap=2 | none
 topr | mine, p̃=0.9, cap=not set | none
 mine | topr, p̃=0.5, cap=not set | mine, p̃=0.5, cap=not set

@@ -246,7 +246,10 @@ SAMPLED = candidates(3, 0, imported=[False] * 3)
 MIXED = candidates(20, 0, imported=[False, False, False, True, True] * 4)
 HALF_NEEDS = r"compose\.positive_share=0\.5 with compose\.n_examples=1000 needs 500"
 NO_SUCH_RATE = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
-MIX_NEEDS = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported .*; 8 are available \(enough for .*9\)"
+MIX_NEEDS = (
+    r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completions; "
+    r"8 are available \(enough for .*9\)"
+)
 
 
 @pytest.mark.parametrize(

@@ -156,12 +156,15 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert resumed.without_adapter().fingerprint == "base"
 
 
-def test_each_part_of_an_adapted_model_alone_gives_it_another_fingerprint(tmp_path):
+def test_each_part_of_an_adapted_model_alone_gives_it_another_fingerprint(tmp_path_factory):
+    """Wherever it lies: each has a folder of its own."""
+
     def fingerprint(base="base", alpha=8.0, *, is_trained=False):
+        folder = tmp_path_factory.mktemp("model")
         _, policy = make_adapted(is_trained=is_trained)
-        save_policy(policy, tmp_path)
+        save_policy(policy, folder)
         loaded = Policy(make_model(11), None, base, torch.float32)
-        add_adapter(loaded, alpha=alpha, folder=tmp_path)
+        add_adapter(loaded, alpha=alpha, folder=folder)
         return loaded.fingerprint
 
     fingerprints = {fingerprint(), fingerprint(base="other"), fingerprint(alpha=4.0), fingerprint(is_trained=True)}
