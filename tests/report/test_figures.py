@@ -109,7 +109,7 @@ def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by
 
 
 def test_a_line_of_a_sweep_joins_runs_that_differ_in_its_axis_alone():
-    levels = {"topr": {0.25: 40, 0.5: 60, 0.75: 55}, "is": {0.25: 20, 0.5: 30}}
+    levels = {"topr": {0.1: 40, 0.4: 60, 0.7: 55}, "is": {0.1: 20, 0.4: 30}}
     runs = []
     for algo, level_of_share in levels.items():
         for share, level in level_of_share.items():

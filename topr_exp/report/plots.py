@@ -443,7 +443,7 @@ def mean_position(runs: Sequence[Run], axis: str) -> float | None:
             positions.append(position)
     if not positions:
         return None
-    return float(np.mean(positions))
+    return float(f"{np.mean(positions):.12g}")  # of equal values the mean may differ in the last digit
 
 
 def spans_decade(lines: Sequence[Line]) -> bool:
