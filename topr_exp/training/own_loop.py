@@ -97,7 +97,8 @@ def example_count(batch: Batch | PairBatch) -> int:
 def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tensor) -> Tensor:
     """Score each sampled token: log-probabilities [B, T] float32, a completion's first token in column 0, then padding.
 
-    logits: [B, S, V] of a causal language model for `input_ids` [B, S], prompts and completions with any padding.
+    logits: [B, S, V] of a causal language model for `input_ids` [B, S], each a prompt and its completion with padding
+    before and after them, none between: a token is scored by the logits just before it.
     completion_mask: [B, S], True (or 1) at sampled tokens. Divide the logits by the temperature if μ has one.
     """
     import torch
