@@ -92,6 +92,14 @@ def test_micro_batches_add_up(name, changes):
     assert_same(LossOutput(torch.cat(losses)), LossOutput(expected), case.theta, 1e-12)
 
 
+def test_m2po_drops_tokens_together_that_differ_by_rounding():
+    logp = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0 - 1e-7, 0.0]])
+    is_token = torch.ones_like(logp, dtype=torch.bool)
+    batch = Batch(logp, torch.zeros_like(logp), is_token, reward=torch.ones(2), positive=is_token[:, 0])
+
+    assert load("m2po", tau=0.3).signals(batch)["limit"].tolist() == [0.5, 0.5]
+
+
 @each_variant
 def test_outputs_have_the_promised_form_and_a_loss_does_not_touch_its_batch(name, changes):
     loss = load(name, **changes)

@@ -30,6 +30,7 @@ from topr_exp.algorithms.base import (
 from topr_exp.schema import Rule
 from topr_exp.types import Batch, LossOutput, Tensor
 
+ROUNDING = 1e-5  # of δ_t in float32
 SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any precision, and e^δ_t may overflow
 
 
@@ -178,9 +179,12 @@ class M2PO(GroupLoss, PenalizedLoss):
         kept_count = int(is_mean_below.sum())  # the means of the smallest only grow
         if kept_count == len(squares):
             return squares.new_tensor(math.inf)
-        largest_kept = squares[kept_count - 1] if kept_count else 0.0
+        smallest_dropped = squares[kept_count]
+        # Responses to a prompt share tokens at their start, which their micro-batches may round differently.
+        kept_squares = squares[squares.sqrt() < smallest_dropped.sqrt() - ROUNDING]
+        largest_kept = kept_squares[-1] if len(kept_squares) else 0.0
         # Halfway, so that rounding in another batch doesn't move a token across.
-        return (squares[kept_count] + largest_kept) / 2
+        return (smallest_dropped + largest_kept) / 2
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
