@@ -133,7 +133,7 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
     repeats = count_repeats(columns, group_index)
     if repeats:
         rows["repeats"] = f"{repeats:,} of the prompts, with the completions of an earlier step once more"
-    losses = ["of single completions"]
+    correct_counts = None
     if "reward" in columns.column_names:
         rewards = columns["reward"].to_numpy()
         is_correct = rewards >= threshold
@@ -141,7 +141,15 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
             f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}; "
             f"{100 * is_correct.mean():.1f} % at least data.threshold={threshold:g}"
         )
-        correct_counts = np.bincount(group_index, weights=is_correct)  # by prompt
+        correct_counts = np.bincount(group_index, weights=is_correct)
+    rows["losses"] = describe_losses(sizes, correct_counts)
+    return rows
+
+
+def describe_losses(sizes: NDArray[np.integer], correct_counts: NDArray[np.number] | None) -> str:
+    """Name the losses that can use a log, by the completions of each prompt, and the correct ones, [P]."""
+    losses = ["of single completions"]
+    if correct_counts is not None:
         is_mixed = (correct_counts > 0) & (correct_counts < sizes)
         if is_mixed.any():
             losses.append(f"of pairs ({is_mixed.sum()} prompts have both kinds)")
@@ -149,7 +157,7 @@ def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: f
     if len(group_sizes):
         commonest = prompt_counts.argmax()
         losses.append(f"of groups with data.n={group_sizes[commonest]} ({prompt_counts[commonest]} prompts)")
-    return rows | {"losses": ", ".join(losses)}
+    return ", ".join(losses)
 
 
 def count_repeats(columns: pa.Table, group_index: NDArray[np.integer]) -> int:
