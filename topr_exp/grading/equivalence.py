@@ -78,24 +78,29 @@ def same(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
         return _all_same(zip(gold.items, answer.items, strict=True), compare_leaves)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return compare_leaves(gold, answer)
-    if r"\begin" in gold.tokens and r"\begin" in answer.tokens:  # 2 times a matrix, and a matrix
+    if r"\begin" in gold.tokens and r"\begin" in answer.tokens:
+        # A matrix is a group of its cells, 2 times a matrix one expression: sympy multiplies out.
         return compare_leaves(Leaf(gold.tokens), Leaf(answer.tokens))
     return False
 
 
 def _same_named(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
-    """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `compare_leaves`."""
+    """x = 5 is 5 and x = 5, not y = 5; equations are compared as a whole."""
+    if _are_equations(gold, answer):
+        return compare_leaves(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
+    if isinstance(gold, Named) and isinstance(answer, Named) and gold.name != answer.name:
+        return False
     gold_value = gold.value if isinstance(gold, Named) else gold
     answer_value = answer.value if isinstance(answer, Named) else answer
+    return same(gold_value, answer_value, compare_leaves)
+
+
+def _are_equations(gold: Node, answer: Node) -> bool:
+    """Check for equations of several names: y = x + 1 and x = y - 1, or y = x + 1 and y - x = 1."""
     if isinstance(gold, Named) and isinstance(answer, Named):
-        if gold.name == answer.name:
-            return same(gold_value, answer_value, compare_leaves)
-        has_letters = any(token.isalpha() for token in (*gold_value.tokens, *answer_value.tokens))
-        if not has_letters:  # x = 5 and y = 5
-            return False
-    elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
-        return same(gold_value, answer_value, compare_leaves)
-    return compare_leaves(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
+        values = (*gold.value.tokens, *answer.value.tokens)
+        return gold.name != answer.name and any(token.isalpha() for token in values)
+    return any(isinstance(node, Leaf) and node.relation for node in (gold, answer))
 
 
 def _is_chain(node: Node) -> TypeGuard[Group]:
@@ -103,12 +108,12 @@ def _is_chain(node: Node) -> TypeGuard[Group]:
 
 
 def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
-    """Compare the last parts, and each chain's others with its last: a chain whose parts differ equals nothing."""
+    """Compare the results, which stand last; a chain that contradicts its result, 3 + 4 = 8, equals nothing."""
     gold_items = gold.items if _is_chain(gold) else (gold,)
     answer_items = answer.items if _is_chain(answer) else (answer,)
     pairs = [(gold_items[-1], answer_items[-1])]
-    for items in (gold_items, answer_items):
-        pairs += [(item, items[-1]) for item in items[:-1]]
+    for *witnesses, result in (gold_items, answer_items):
+        pairs += [(witness, result) for witness in witnesses]
     return _all_same(pairs, compare_leaves)
 
 
@@ -128,21 +133,20 @@ def _same_unordered(gold_items: Sequence[Node], answer_items: Sequence[Node], co
     open_golds, open_answers = _without_equal_texts(gold_items, answer_items)
     if len(open_golds) > MAX_UNORDERED:
         return False
-    equalities: list[list[Equality]] = []  # a row for each gold, a column for each answer
+    rows: list[list[Equality]] = []  # of each gold with every answer
     for gold in open_golds:
-        equalities.append([same(gold, answer, compare_leaves) for answer in open_answers])
-    columns = zip(*equalities, strict=True)
-    if any(set(items) == {False} for items in (*equalities, *columns)):  # an item without an equal one
-        return False
-    paired_answers: set[int] = set()
-    for row in equalities:
-        partners = [index for index, equal in enumerate(row) if equal and index not in paired_answers]
-        if partners:
-            paired_answers.add(partners[0])
-        elif any(None in row for row in equalities):
-            return None
-        else:
+        rows.append([same(gold, answer, compare_leaves) for answer in open_answers])
+    columns = zip(*rows, strict=True)
+    for equalities in (*rows, *columns):
+        if set(equalities) == {False}:  # an item that equals none
             return False
+    is_decided = not any(None in row for row in rows)
+    paired_answers: set[int] = set()
+    for row in rows:
+        partners = [index for index, equality in enumerate(row) if equality and index not in paired_answers]
+        if not partners:
+            return False if is_decided else None
+        paired_answers.add(partners[0])  # any will do: all partners of one gold equal each other
     return True
 
 
