@@ -37,13 +37,15 @@ class UnreadableError(Exception):
 
 @lru_cache(maxsize=1 << 12)
 def expression_tree(tokens: Tokens) -> Tree | None:
-    """The expression that the tokens spell beyond doubt, None where there is any."""
+    """The expression that the tokens spell; None where that may be doubted."""
     if len(tokens) > MAX_TOKENS:
         return None
     split_tokens: list[str] = []
     for token in tokens:
-        is_product = token.isalpha() and token.isascii()
-        split_tokens += list(token) if is_product else [token]
+        if token.isalpha() and token.isascii():
+            split_tokens.extend(token)  # xy is a product
+        else:
+            split_tokens.append(token)
     try:
         return _parse(split_tokens, literal=False)
     except (UnreadableError, RecursionError):
@@ -103,16 +105,16 @@ class _Parser:
         return self._peek(-1)
 
     def _accept(self, *expected: str) -> str:
-        """Take the next token if it is one of these, else return ""."""
+        """Read and return the next token if it is one of these, else return ""."""
         if self._peek() in expected:
             return self._next()
         return ""
 
-    def _take(self, expected: str) -> None:
+    def _expect(self, expected: str) -> None:
         if not self._accept(expected):
             raise UnreadableError
 
-    def _end_term(self) -> None:
+    def _expect_end_of_term(self) -> None:
         if self._peek() not in _TERM_ENDS:
             raise UnreadableError
 
@@ -125,39 +127,39 @@ class _Parser:
     def _signed_term(self) -> Tree:
         is_negative = False
         while sign := self._accept("+", "-"):
-            is_negative ^= sign == "-"
+            if sign == "-":
+                is_negative = not is_negative
         if is_negative:
             return ("-", self._term())
         return self._term()
 
     def _term(self) -> Tree:
-        """Factors side by side or with *; beside names a slash only between single factors, or behind a product."""
+        """Factors with * and /, or side by side."""
         product = self._mixed() or self._power()
-        while True:
-            if sign := self._accept("*", "/"):
-                is_negative = self.literal and self._accept("-") == "-"
-                factor = self._power()
-                if is_negative:
-                    factor = ("-", factor)
-                product = (sign, product, factor)
-                if sign == "/" and not self.literal:
-                    self._end_term()
-            elif self._starts_factor():
-                product = ("*", product, self._power())
-            else:
-                return product
+        while self._peek() not in _TERM_ENDS:
+            sign = self._accept("*", "/")
+            if not sign:
+                product = ("*", product, self._adjacent_factor())
+                continue
+            product = (sign, product, self._operand())
+            if sign == "/" and not self.literal:
+                self._expect_end_of_term()  # 1/2x: nobody can tell what is below the line
+        return product
 
-    def _starts_factor(self) -> bool:
-        r"""Check for a factor; UnreadableError for a number, as in 3 3, and outside of arithmetic for 2\frac{1}{3}."""
-        token = self._peek()
-        if token in _TERM_ENDS:
-            return False
+    def _operand(self) -> Tree:
+        """A factor behind * or /; in arithmetic it may have a sign, as in 6/-2."""
+        if self.literal and self._accept("-"):
+            return ("-", self._power())
+        return self._power()
+
+    def _adjacent_factor(self) -> Tree:
+        r"""A factor right behind another; UnreadableError for 3 3, and for 2\frac{1}{3}x, mixed or a product."""
         # \frac { 1 } { 3 }: the integers stand 2 and 5 tokens ahead.
-        is_fraction = token == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
-        is_mixed = not self.literal and is_fraction and integer_like(self._peek(-1))
-        if number_like(token) or is_mixed:
+        is_fraction = self._peek() == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
+        may_be_mixed = not self.literal and is_fraction and integer_like(self._peek(-1))
+        if number_like(self._peek()) or may_be_mixed:
             raise UnreadableError
-        return True
+        return self._power()
 
     def _mixed(self) -> Tree | None:
         r"""2\frac{1}{3} and 2 1/3, of numbers alone; None, with nothing taken, for anything else."""
@@ -169,9 +171,10 @@ class _Parser:
         integer = self._atom()
         fraction = self._atom()
         if has_slash:
-            self._take("/")
-            fraction = ("/", fraction, self._atom())
-        self._end_term()  # 2\frac{1}{3}^2: nobody can tell
+            self._expect("/")
+            numerator = fraction
+            fraction = ("/", numerator, self._atom())
+        self._expect_end_of_term()  # 2\frac{1}{3}^2: nobody can tell
         return ("mixed", integer, fraction)
 
     def _power(self) -> Tree:
@@ -183,9 +186,9 @@ class _Parser:
         return base
 
     def _braced(self) -> Tree:
-        self._take("{")
+        self._expect("{")
         inner = self.sum()
-        self._take("}")
+        self._expect("}")
         return inner
 
     def _atom(self) -> Tree:
@@ -202,11 +205,11 @@ class _Parser:
         if (token.isalpha() and token.isascii()) or token in GREEK:
             if not self._accept("_"):
                 return ("name", token)
-            self._take("{")
+            self._expect("{")
             subscript = self._next()  # one token: _{1}, _{n}, _{10}
             if not subscript.isalnum():
                 raise UnreadableError
-            self._take("}")
+            self._expect("}")
             return ("name", f"{token}_{subscript}")
         if token == r"\frac":
             return ("/", self._braced(), self._braced())
@@ -217,7 +220,7 @@ class _Parser:
         if token in "({":
             inner = self.sum()
             closing = ")" if token == "(" else "}"
-            self._take(closing)
+            self._expect(closing)
             return inner
         raise UnreadableError
 
@@ -227,7 +230,7 @@ class _Parser:
             if not integer_like(self._peek()):
                 raise UnreadableError
             degree = ("number", self._next())
-            self._take("]")
+            self._expect("]")
         return ("root", self._braced(), degree)
 
     def _function(self, name: str) -> Tree:
@@ -238,9 +241,9 @@ class _Parser:
         is_bracketed = self._peek() in ("(", "{")
         argument = self._atom() if is_bracketed else self._power()
         while self._peek() not in _TERM_ENDS and self._peek() not in FUNCTIONS:
-            if is_bracketed or self._peek() in ("*", "/", "(") or not self._starts_factor():
+            if is_bracketed or self._peek() in ("*", "/", "("):
                 raise UnreadableError
-            argument = ("*", argument, self._power())
+            argument = ("*", argument, self._adjacent_factor())
         applied = (name[1:], argument)
         if power is None:
             return applied
