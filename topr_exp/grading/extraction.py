@@ -5,6 +5,7 @@ Takes time linear in the text and judges nothing. None: the completion states no
 
 import re
 from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from topr_exp.config.data import ANSWER_GRADERS
@@ -81,17 +82,14 @@ def extract(completion: str, answer_format: str) -> str | None:
         statement = last_boxed(text)
     else:
         statement, start = _after_phrase(text, mark_pattern)
-        if statement in _CONFIRMATIONS and answer_format == "gsm8k":
+        if answer_format == "gsm8k" and statement in _CONFIRMATIONS:
             confirmed_statement, _ = _after_phrase(text[:start], mark_pattern)
             statement = confirmed_statement or statement
     if statement is None:
         return None
-    if answer_format != "verdict":
-        return _without_clause(statement)
-    words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
-    if words in ({"correct"}, {"incorrect"}):
-        return words.pop()
-    return None
+    if answer_format == "verdict":
+        return _verdict_word(statement)
+    return _without_clause(statement)
 
 
 def why_invalid(completion: str, answer_format: str) -> str:
@@ -113,6 +111,14 @@ def why_invalid(completion: str, answer_format: str) -> str:
     return f"nothing that can be read follows {mark}"
 
 
+def _verdict_word(statement: str) -> str | None:
+    """The one verdict in a statement; None beside another, a "not" or an "or"."""
+    words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
+    if words in ({"correct"}, {"incorrect"}):
+        return words.pop()
+    return None
+
+
 def _lenient_answer(completion: str) -> str | None:
     """The statement after the last mark of an answer, else the last number of the text; None without a number."""
     text = _own_text(completion, _LENIENT_MARK) or _own_text(completion, NUMBER_IN_TEXT)
@@ -121,7 +127,8 @@ def _lenient_answer(completion: str) -> str | None:
     boxed = last_boxed(text)
     box_start = max(text.rfind(r"\boxed"), text.rfind(r"\fbox"))
     statement, phrase_start = _after_phrase(text, _MARKS["lenient"])
-    if boxed is not None and box_start > phrase_start:
+    is_box_last = box_start > phrase_start
+    if boxed is not None and is_box_last:
         return _without_clause(boxed)
     if statement is not None:
         statement = _without_clause(statement)
@@ -141,11 +148,11 @@ def tagged(completion: str) -> str | None:
     text = _own_text(completion, _TAG)
     if text is None:
         return None
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, max(end, 0))
-    if start < 0:
+    before_end, _, _ = text.rpartition("</answer>")  # "" where no tag is closed
+    _, opening_tag, content = before_end.rpartition("<answer>")
+    if not opening_tag:
         return None
-    return text[start + len("<answer>") : end].strip() or None
+    return content.strip() or None
 
 
 def _own_text(completion: str, mark_pattern: re.Pattern[str]) -> str | None:
@@ -175,17 +182,18 @@ def last_boxed(text: str) -> str | None:
     boxes = [box for box in _boxes(text) if text[box.content].strip()]
     if not boxes:
         return None
-    joined = [boxes[-1]]
-    for box in reversed(boxes[:-1]):
-        gap = text[box.end : joined[0].start]
-        if len(gap) > _JOINT_CHARS or not _JOINT.fullmatch(gap):
-            break
-        joined.insert(0, box)
-    contents = [text[box.content].strip() for box in joined]
+    first = len(boxes) - 1  # of the boxes that are one answer
+    while first > 0 and _is_joint(text[boxes[first - 1].end : boxes[first].start]):
+        first -= 1
+    contents = [text[box.content].strip() for box in boxes[first:]]
     different_contents = {"".join(content.split()) for content in contents}
     if len(different_contents) == 1:
         contents = contents[:1]
     return ", ".join(contents)
+
+
+def _is_joint(gap: str) -> bool:
+    return len(gap) <= _JOINT_CHARS and _JOINT.fullmatch(gap) is not None
 
 
 class _Box(NamedTuple):
@@ -197,34 +205,40 @@ class _Box(NamedTuple):
 
 
 def _boxes(text: str) -> list[_Box]:
-    """The outermost balanced boxes, in order; one pass over braces."""
-    openings: dict[int, int] = {}  # position of the opening brace -> start of the command
+    """The outermost balanced boxes, in order."""
+    command_of_brace: dict[int, int] = {}  # where the opening brace is -> where its command starts
     boxes: list[_Box] = []
-    for match in deque(_BOX.finditer(text), MAX_BOXES):  # the last ones
-        start = match.end()
+    for command in deque(_BOX.finditer(text), MAX_BOXES):  # the last ones
+        start = command.end()
         while start < len(text) and text[start].isspace():
             start += 1
         if text.startswith("{", start):
-            openings[start] = match.start()
+            command_of_brace[start] = command.start()
         elif bare := _BARE.match(text, start):
             content = bare.group().rstrip(".,;: ")
             end = start + len(content)
             if content:
-                boxes.append(_Box(match.start(), end, slice(start, end)))
-    stack: list[int] = []
-    for match in _BRACES.finditer(text):
-        if match.group() == "{":
-            stack.append(match.start())
-        elif match.group() == "}" and stack:
-            brace = stack.pop()
-            if brace in openings:
-                boxes.append(_Box(openings[brace], match.end(), slice(brace + 1, match.start())))
+                boxes.append(_Box(command.start(), end, slice(start, end)))
+    boxes += _braced_boxes(text, command_of_brace)
     boxes.sort(key=lambda box: (box.start, box.end))
     outermost: list[_Box] = []
     for box in boxes:
         if not outermost or box.start >= outermost[-1].end:
             outermost.append(box)
     return outermost
+
+
+def _braced_boxes(text: str, command_of_brace: Mapping[int, int]) -> Iterator[_Box]:
+    """Yield the boxes whose opening braces have a closing one, in one pass over all braces."""
+    open_braces: list[int] = []
+    for match in _BRACES.finditer(text):
+        if match.group() == "{":
+            open_braces.append(match.start())
+        elif match.group() == "}" and open_braces:
+            opening = open_braces.pop()
+            if opening in command_of_brace:
+                content = slice(opening + 1, match.start())
+                yield _Box(command_of_brace[opening], match.end(), content)
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> tuple[str | None, int]:
@@ -251,16 +265,22 @@ def _without_clause(statement: str) -> str:
 
 def _statement(text: str) -> str | None:
     """The statement at the start of a text: a displayed formula or a sentence, or the box in it; None if empty."""
-    for opening, closing in _DISPLAYS:
-        if text.startswith(opening) and (end := text.find(closing, len(opening))) >= 0:
-            text = text[len(opening) : end].replace("\n", " ")
-            break
-    sentence, *_ = _SENTENCE_END.split(text, maxsplit=1)
+    sentence, *_ = _SENTENCE_END.split(_without_display(text), maxsplit=1)
     boxed = last_boxed(sentence)
     statement = without_punctuation(sentence if boxed is None else boxed)
     if _says_something(statement):
         return statement
     return None
+
+
+def _without_display(text: str) -> str:
+    r"""The content of a \[...\] with which the text starts, in one line; else the text."""
+    for opening, closing in _DISPLAYS:
+        if text.startswith(opening):
+            content, closing_sign, _ = text.removeprefix(opening).partition(closing)
+            if closing_sign:
+                return content.replace("\n", " ")
+    return text
 
 
 def _says_something(text: str) -> bool:
