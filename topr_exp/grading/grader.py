@@ -59,7 +59,8 @@ class Outcome:
 def cores() -> int:
     """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
     usable = len(os.sched_getaffinity(0))
-    if usable <= int(os.environ.get(CPUS_PER_PROCESS, "0")):  # bound to CPUs that the other processes don't have
+    cpus_per_process = int(os.environ.get(CPUS_PER_PROCESS, "0"))
+    if usable <= cpus_per_process:  # bound to CPUs that the other processes don't have
         return usable
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, usable // processes_here)
@@ -137,9 +138,22 @@ class Grader(AbstractContextManager["Grader"]):
 
         At most MAX_CLASS_COMPARISONS comparisons are symbolic; with a user's grader, none is.
         """
+        representatives = self._representatives(answers)
+        class_numbers: dict[str, int] = {}  # by representative
+        classes: list[int] = []
+        for answer_or_none in answers:
+            if answer_or_none is None:
+                classes.append(-1)
+            else:
+                representative = representatives[answer_or_none]
+                classes.append(class_numbers.setdefault(representative, len(class_numbers)))
+        return classes
+
+    def _representatives(self, answers: Sequence[str | None]) -> dict[str, str]:
+        """For each answer the most frequent one that equals it."""
         budget = 0 if self._is_users else MAX_CLASS_COMPARISONS
         counts = Counter(answer for answer in answers if answer is not None)
-        representatives: dict[str, str] = {}  # answer -> the most frequent answer that equals it
+        representatives: dict[str, str] = {}
         for answer, _ in counts.most_common():
             candidates = dict.fromkeys(representatives.values())
             equalities = {candidate: compare_quickly(candidate, answer)[0] for candidate in candidates}
@@ -150,23 +164,13 @@ class Grader(AbstractContextManager["Grader"]):
                 budget -= len(compared_candidates)
                 equal_candidates = self._symbolically_equal(compared_candidates, answer)
             representatives[answer] = equal_candidates[0] if equal_candidates else answer
-        class_numbers: dict[str, int] = {}
-        classes: list[int] = []
-        for answer_or_none in answers:
-            if answer_or_none is None:
-                classes.append(-1)
-            else:
-                representative = representatives[answer_or_none]
-                classes.append(class_numbers.setdefault(representative, len(class_numbers)))
-        return classes
+        return representatives
 
     def _symbolically_equal(self, candidates: Sequence[str], answer: str) -> list[str]:
         if not candidates:
             return []
-        pairs = [(candidate, answer) for candidate in candidates]
-        results = self.start().submit(pairs)
-        is_equal = [result == ("ok", True) for result in results]
-        return list(itertools.compress(candidates, is_equal))
+        results = self.start().submit([(candidate, answer) for candidate in candidates])
+        return [candidate for candidate, result in zip(candidates, results, strict=True) if result == ("ok", True)]
 
     def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         golds_and_answers = [(gold, self._answer(completion, gold)) for completion, gold in chunk]
@@ -221,9 +225,11 @@ class Grader(AbstractContextManager["Grader"]):
     def _outcome_of_value(self, value: Any, number: int) -> Outcome:
         """The outcome that a user's function returned, as JSON gives it back; number: of the completion."""
         parts = value if isinstance(value, list) else [value]
-        verdict, answer, reward = (*parts, None, None, None)[:3]  # what it left out is None
+        padded_parts = [*parts, None, None, None]  # what the function left out is None
+        verdict, answer, reward = padded_parts[:3]
         if _is_json_number(verdict) and reward is None:  # a number in the place of the verdict
-            verdict, reward = None, verdict
+            reward = verdict
+            verdict = None
         mistake = ""
         if len(parts) > 3 or not _is_outcome(verdict, answer, reward):
             mistake = (
