@@ -5,7 +5,6 @@ Answers with the same tokens are the same. The symbolic comparison gets tokens a
 
 import re
 from dataclasses import dataclass
-from itertools import groupby
 
 MAX_CHARS = 2000  # longer answers are compared as raw text only
 MAX_DEPTH = 40
@@ -160,7 +159,7 @@ def tokenize(text: str) -> Tokens:
         end = match.end()
     tokens += _tokenize_math(text[end:])
     joined = _join_thousands(tokens)
-    braced = _Canonical(joined).until(" ", 0)
+    braced = _Canonical(joined).until(None, 0)
     return tuple(_merge_letters(braced))
 
 
@@ -182,11 +181,12 @@ def _tokenize_math(text: str) -> list[str]:
             tokens.append(" ")
             continue
         token = _SYNONYMS.get(lexeme, lexeme)
-        if (scale := _scale(lexeme)) and number_like(_last_token(tokens)):
+        scale = _scale(lexeme)
+        if scale and number_like(_last_token(tokens)):
             tokens += ["*", scale]
         elif token in _FUNCTIONS:
             tokens.append("\\" + token)
-        elif token:
+        elif token:  # "" for a currency
             tokens.append(token)
     return tokens
 
@@ -220,25 +220,25 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     """
     word = content.strip()
     if command == "mathbb":
-        if word:
-            return [r"\mathbb", "{", word, "}"]
-        return [r"\mathbb", "{", "}"]
+        letters = [word] if word else []
+        return [r"\mathbb", "{", *letters, "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         name = "\\" + word
         return [_SYNONYMS.get(name, name)]
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    # A slash: \text{km}/\text{h}.
-    follows_value = number_like(token_before) or token_before in ("}", r"\pi", r"\circ", "/")
-    if follows_value and _SHORT_UNIT.fullmatch(word):
+    follows_number = number_like(token_before)
+    may_have_unit = follows_number or token_before in ("}", r"\pi", r"\circ", "/")  # a slash: \text{km}/\text{h}
+    if may_have_unit and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
-    items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
-    if (command.startswith("math") and "\\" in word) or not _WORDY.search(items):
-        return [" ", *_tokenize_math(items), " "]
+    listed = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
+    holds_commands = command.startswith("math") and "\\" in word  # \mathbf{\frac12}
+    if holds_commands or not _WORDY.search(listed):
+        return [" ", *_tokenize_math(listed), " "]
     if quantity := _QUANTITY.fullmatch(word):
         return [*_tokenize_math(quantity.group(1)), *_words_behind_number(quantity.group(2))]
-    if number_like(token_before):
+    if follows_number:
         return _words_behind_number(word)
     return ['"' + " ".join(word.split())]
 
@@ -253,11 +253,12 @@ def _join_thousands(tokens: list[str]) -> list[str]:
             depth += 1
         elif token in _CLOSE:
             depth -= 1
-        follows_point = bool(joined) and joined[-1][-1] == "."
+        follows_point = bool(joined) and joined[-1].endswith(".")
         end = start + 1
         if depth <= 0 and not follows_point:
             end = _end_of_groups(tokens, start)
-        joined.append("".join(tokens[start:end:2]))  # without the commas
+        groups = tokens[start:end:2]  # without the commas
+        joined.append("".join(groups))
         start = end
     return [token for token in joined if token != " "]
 
@@ -283,11 +284,14 @@ def _comma_before(tokens: list[str], index: int) -> bool:
 def _merge_letters(tokens: list[str]) -> list[str]:
     """Letters side by side as one token; separators at the end are dropped."""
     merged: list[str] = []
-    for are_letters, run in groupby(tokens, lambda token: token.isalpha() and token.isascii()):
-        if are_letters:
-            merged.append("".join(run))
+    follows_letters = False
+    for token in tokens:
+        is_letters = token.isalpha() and token.isascii()
+        if is_letters and follows_letters:
+            merged[-1] += token
         else:
-            merged += run
+            merged.append(token)
+        follows_letters = is_letters
     while merged and merged[-1] in (".", ",", ":"):
         merged.pop()
     return merged
@@ -312,12 +316,7 @@ class _Canonical:
                 return inner
             return ["{", *inner, "}"]
         if token == r"\begin":
-            environment = self._argument(depth + 1)
-            if environment == ["array"] and self._peek() == "{":
-                self._argument(depth + 1)  # the columns' alignment
-            if environment and environment[0] in _MATRICES:
-                environment = ["pmatrix"]  # a matrix's brackets are a matter of taste
-            return [token, "{", *environment, "}"]
+            return self._begin(depth + 1)
         if token in ("^", "_"):
             argument = self._argument(depth + 1)
             if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
@@ -326,6 +325,15 @@ class _Canonical:
         if token in _ARGUMENTS:
             return self._command(token, depth + 1)
         return [token]
+
+    def _begin(self, depth: int) -> list[str]:
+        """The beginning of an environment; a matrix's brackets are a matter of taste."""
+        environment = self._argument(depth)
+        if environment == ["array"] and self._peek() == "{":
+            self._argument(depth)  # the columns' alignment
+        if environment and environment[0] in _MATRICES:
+            environment = ["pmatrix"]
+        return [r"\begin", "{", *environment, "}"]
 
     def _command(self, name: str, depth: int) -> list[str]:
         """A command with its arguments, each in braces."""
@@ -344,13 +352,13 @@ class _Canonical:
             return self.tokens[self.position]
         return None
 
-    def until(self, closing: str, depth: int) -> list[str]:
-        """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""
+    def until(self, closing: str | None, depth: int) -> list[str]:
+        """The tokens up to a closing bracket, or to the end."""
         content: list[str] = []
         open_brackets = 1
         while self.position < len(self.tokens):
             token = self.tokens[self.position]
-            if closing == ")" and token == "(":
+            if closing == ")" and token == "(":  # `_item` reads to the end of a brace, not of a parenthesis
                 open_brackets += 1
             elif token == closing:
                 open_brackets -= 1
