@@ -69,11 +69,13 @@ Node = Leaf | Group | Named
 
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
+_DEPTH_STEP = dict.fromkeys(_OPEN, 1) | dict.fromkeys(_CLOSE, -1)
 _RELATIONS = words(r"= < > \leq \geq \neq \in \approx \equiv \subset")
 _RISING = words(r"< \leq")
 _FALLING = words(r"> \geq")
 _STRICT = frozenset("<>")
-_NAME_SIGNS = words(r"( ) , | ' _ { } : \angle \triangle \frac \overline")
+_MATHEMATICAL_SIGNS = frozenset("=<>+*/^")  # no words have them
+_NAME_SIGNS = words(r", | ' _ : \angle \triangle \frac \overline")
 # Units that contradict each other; any other word after a number is dropped unread ("18 cookies" is 18).
 _UNIT_OF_SPELLING = canonical_spellings(
     """
@@ -130,7 +132,7 @@ def parse(text: str) -> Node:
 
 def textual(tokens: Tokens) -> str | None:
     """The letters of an answer in words, for comparison; None for mathematics. Single letters keep their case."""
-    if any(token[0] == "\\" or token in "=<>+*/^" for token in tokens):
+    if any(token[0] == "\\" or token in _MATHEMATICAL_SIGNS for token in tokens):
         return None
     if not (_is_text(tokens) or _is_wordy(tokens)):
         return None
@@ -190,17 +192,15 @@ def _items_between(separator: str, tokens: Tokens) -> list[Tokens]:
 
 def _bracket_depths(tokens: Tokens) -> Iterator[int]:
     """The number of open brackets behind each token."""
-    return accumulate((token in _OPEN) - (token in _CLOSE) for token in tokens)
+    return accumulate(_DEPTH_STEP.get(token, 0) for token in tokens)
 
 
 def _is_enclosed(tokens: Tokens) -> bool:
     """Check that the first bracket closes at the very end (by any bracket: [0,1) is one interval)."""
     if len(tokens) < 2 or tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
         return False
-    depths = list(_bracket_depths(tokens))
-    if 0 in depths:
-        return depths.index(0) == len(tokens) - 1
-    return False
+    *inner_depths, last_depth = _bracket_depths(tokens)
+    return last_depth == 0 and 0 not in inner_depths
 
 
 def _node(tokens: Tokens, depth: int) -> Node:
@@ -229,7 +229,8 @@ def _group(kind: str, parts: list[Tokens], tokens: Tokens, depth: int) -> Node:
     items: list[Node] = []
     for part in parts:
         item = _node(part, depth + 1)
-        if kind == "list" and isinstance(item, Group) and item.kind == "list" and part[0] != r"\{":
+        is_set = part[0] == r"\{"
+        if kind == "list" and isinstance(item, Group) and item.kind == "list" and not is_set:
             items += item.items  # 1 \pm 2 inside a list
         else:
             items.append(item)
@@ -269,15 +270,18 @@ def _matrix(tokens: Tokens, depth: int) -> Node | None:
     ends = tokens[-4:-2] == (r"\end", "{")
     if not (begins and ends) or tokens.count(r"\begin") > 1:
         return None
-    rows = [_cut(row, {"&"}).parts for row in _items_between(r"\\", tokens[4:-4])]
-    widths = set(map(len, rows))
+    content = tokens[4:-4]
+    rows = [_cut(row, {"&"}).parts for row in _items_between(r"\\", content)]
+    widths = {len(row) for row in rows}
     if len(widths) != 1:
         return None
     (width,) = widths
     if len(rows) * width > MAX_ITEMS:
         return None
-    cells = tuple(_node(cell, depth + 1) for row in rows for cell in row)
-    return Group(f"{len(rows)}x{width}", cells, tokens)
+    cells: list[Node] = []
+    for row in rows:
+        cells += [_node(cell, depth + 1) for cell in row]
+    return Group(f"{len(rows)}x{width}", tuple(cells), tokens)
 
 
 def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
@@ -288,8 +292,8 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
     (sign_index,) = positions
     center = tokens[:sign_index]
     deviation = tokens[sign_index + 1 :]
-    follows_value = bool(center) and center[-1] not in _OPEN
-    plus = ("+",) if follows_value else ()
+    has_center = bool(center) and center[-1] not in _OPEN
+    plus = ("+",) if has_center else ()
     sum_node = _node((*center, *plus, *deviation), depth + 1)
     difference_node = _node((*center, "-", *deviation), depth + 1)
     return Group("list", (sum_node, difference_node), tokens)
@@ -329,7 +333,7 @@ def _approximation(tokens: Tokens, relations: _Cut, depth: int) -> Node:
     exact_parts = parts[: signs.index(r"\approx") + 1]
     has_name = _is_name(parts[0])
     if has_name:
-        exact_parts = exact_parts[1:] or parts[-1:]
+        exact_parts = exact_parts[1:] or [parts[-1]]  # x ≈ 0.33 has no exact value
     if not all(exact_parts):
         return Leaf(tokens, relation=True)
     value = _chain(exact_parts, depth)
@@ -360,11 +364,13 @@ def _contradictable(part: Tokens, answer: Tokens) -> bool:
     answer_value = _leaf(answer).tokens
     if _holds_letters(part_value) or _holds_letters(answer_value):
         return False
-    units = {part[len(part_value) :], answer[len(answer_value) :]}
-    if len(units) == 1:
+    part_unit = part[len(part_value) :]
+    answer_unit = answer[len(answer_value) :]
+    if part_unit == answer_unit:
         return True
-    has_bare_number = () in units
-    return has_bare_number and ("%",) not in units and (r"\circ",) not in units
+    unit = part_unit or answer_unit
+    is_written_once = not (part_unit and answer_unit)  # 3 + 4 = 7 cm
+    return is_written_once and unit not in (("%",), (r"\circ",))
 
 
 def _is_name(tokens: Tokens) -> bool:
@@ -374,8 +380,11 @@ def _is_name(tokens: Tokens) -> bool:
     is_function = tokens[1:2] == ("(",)
     depth = 0
     for index, token in enumerate(tokens):
-        depth += (token in ("{", "(")) - (token in ("}", ")"))
-        if number_like(token) or token in ("-", "+"):
+        if token in ("{", "("):
+            depth += 1
+        elif token in ("}", ")"):
+            depth -= 1
+        elif number_like(token) or token in ("-", "+"):
             has_subscript = "_" in tokens[:index]
             if depth == 0 or not (is_function or has_subscript):
                 return False
@@ -392,23 +401,26 @@ def _interval(tokens: Tokens, relations: _Cut, depth: int) -> Named | None:
         signs = signs[::-1]
     elif not _RISING.issuperset(signs):
         return None
-    if len(signs) == 1 and _is_name(parts[0]) != _is_name(parts[1]):
-        if _is_name(parts[0]):
+    if len(signs) == 1:
+        left_is_name = _is_name(parts[0])
+        right_is_name = _is_name(parts[1])
+        if left_is_name and not right_is_name:  # x < 5
             parts = [("-", r"\infty"), *parts]
             signs = ["<", *signs]
-        else:
+        elif right_is_name and not left_is_name:  # 5 < x
             parts = [*parts, (r"\infty",)]
             signs = [*signs, "<"]
-    if len(signs) != 2 or not _is_name(parts[1]):
+    if len(signs) != 2:
         return None
     low, name, high = parts
     letters_of_bounds = {token for token in (*low, *high) if token.isalpha()}
-    if "|" in name or letters_of_bounds.intersection(name):
+    if not _is_name(name) or "|" in name or letters_of_bounds.intersection(name):
         return None
     opening = "(" if signs[0] in _STRICT else "["
     closing = ")" if signs[1] in _STRICT else "]"
     bounds = _node(low, depth + 1), _node(high, depth + 1)
-    return Named(name, Group(opening + closing, bounds, (*low, ",", *high)), tokens)
+    interval = Group(opening + closing, bounds, (*low, ",", *high))
+    return Named(name, interval, tokens)
 
 
 def _leaf(tokens: Tokens) -> Leaf:
@@ -416,27 +428,42 @@ def _leaf(tokens: Tokens) -> Leaf:
     value = tokens
     unit: str | None = None
     while len(value) > 1:
-        if value[-1] == r"\circ":
-            if not FUNCTIONS.isdisjoint(value):
-                break  # \cos 15^\circ: the sign belongs to the argument
-            value = value[:-1]
-            unit = unit or "degree"
-            continue
-        if value[-1] == "%":
-            value = value[:-1]
-            continue
-        # cm^{2}: four tokens behind the unit.
-        is_powered = len(value) > 5 and value[-4] == "^" and value[-1] == "}" and integer_like(value[-2])
-        power = value[-2] if is_powered else ""
-        body = value[:-4] if is_powered else value
-        if len(body) < 2 or not _is_unit(body[-1], value=body[:-1]):
+        measure = _cut_unit(value)
+        if measure is None:
             break
-        base_unit = _UNIT_OF_SPELLING.get(re.sub(r"[^a-z]", "", body[-1].lower()))
-        power += "".join(re.findall(r"\d", body[-1]))  # \mathrm{cm^2}
-        if unit is None and base_unit is not None:
-            unit = base_unit + power
-        value = body[:-1]
+        value = measure.value
+        unit = unit or measure.unit
     return Leaf(value, unit)
+
+
+class _Measure(NamedTuple):
+    """A value and the unit behind it; None for a percent sign and for words that are in no table."""
+
+    value: Tokens
+    unit: str | None
+
+
+def _cut_unit(tokens: Tokens) -> _Measure | None:
+    """Cut the last unit off; None where the tokens end with none."""
+    if tokens[-1] == "%":
+        return _Measure(tokens[:-1], None)
+    if tokens[-1] == r"\circ":
+        if not FUNCTIONS.isdisjoint(tokens):
+            return None  # \cos 15^\circ: the sign belongs to the argument
+        return _Measure(tokens[:-1], "degree")
+    # cm^{2}: four tokens behind the unit.
+    is_powered = len(tokens) > 5 and tokens[-4] == "^" and tokens[-1] == "}" and integer_like(tokens[-2])
+    power = tokens[-2] if is_powered else ""
+    body = tokens[:-4] if is_powered else tokens
+    value = body[:-1]
+    word = body[-1]
+    if not value or not _is_unit(word, value):
+        return None
+    unit = _UNIT_OF_SPELLING.get(re.sub(r"[^a-z]", "", word.lower()))
+    if unit is not None:
+        power += "".join(re.findall(r"\d", word))  # \mathrm{cm^2}
+        unit += power
+    return _Measure(value, unit)
 
 
 def _is_unit(token: str, value: Tokens) -> bool:
@@ -454,6 +481,6 @@ def _is_unit(token: str, value: Tokens) -> bool:
     word = token.lower()
     if word in _UNIT_OF_SPELLING:
         return True
-    is_alphabetical = word in "abcdefghijklmnopqrstuvwxyz"  # a run of it, such as abc
-    is_product = is_alphabetical or any(letters.isalpha() for letters in value)
+    is_run_of_alphabet = word in "abcdefghijklmnopqrstuvwxyz"  # such as abc
+    is_product = is_run_of_alphabet or any(letters.isalpha() for letters in value)
     return len(word) > 2 and not is_product
