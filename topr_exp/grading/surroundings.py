@@ -122,17 +122,19 @@ def without_words(answer: str) -> str:
         return answer
     number = leading.group().strip()
     words = answer[leading.end() :]
-    if re.match(NUMERAL, words):
+    if re.match(NUMERAL, words):  # 5万
         return answer
     words_behind_unit = UNIT_AT_START.sub("", words)
-    if words_behind_unit != words and not words_behind_unit.strip(" .!"):
+    has_east_asian_unit = words_behind_unit != words
+    if has_east_asian_unit and not words_behind_unit.strip(" .!"):
         return number
     is_money = _MONEY.search(number) is not None
     if _SHORT_UNIT.fullmatch(words) and not is_money:
         return number
-    is_no_product = number.endswith("%") or words_behind_unit != words or _WORD_MARK.search(words)
-    are_words = is_no_product and words.isascii() and _SPACED_WORDS.match(words)
-    if not are_words and _SEPARATOR.search(words_behind_unit) is None:
+    has_mark_of_words = number.endswith("%") or _WORD_MARK.search(words) is not None
+    are_words = has_mark_of_words and words.isascii() and _SPACED_WORDS.match(words) is not None
+    has_separator = _SEPARATOR.search(words_behind_unit) is not None
+    if not (are_words or has_separator):  # a unit or a product: the comparison of the answers tells
         return answer
     if _only_describe(_without_calculations(words_behind_unit, number)):
         return number
