@@ -36,8 +36,7 @@ ExactPoint = Mapping[str, sympy.Rational]
 def points_between_roots(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Iterator[Point]:
     """A point in each cell of `_cells`, at most MAX_REGIONS; names outside of functions keep one positive value."""
     positive_point = next(signed_points(names, 1))
-    _, points = _cells(expressions)
-    for exact_point in islice(points, MAX_REGIONS):
+    for exact_point in islice(_cells(expressions).points, MAX_REGIONS):
         values = {name: float(value) for name, value in exact_point.items()}
         yield {**positive_point, **values}
 
@@ -63,14 +62,14 @@ def equal_in_all_regions(
     """
     if gold.has(sympy.I) or answer.has(sympy.I):
         return False
-    factors, points = _cells((gold, answer, *cancelled))
-    regions = [_Region(point, factors, {}) for point in islice(points, MAX_REGIONS + 1)]
+    cells = _cells((gold, answer, *cancelled))
+    regions = [_Region(point, cells.factors, {}) for point in islice(cells.points, MAX_REGIONS + 1)]
     if len(regions) > MAX_REGIONS:
         return False
-    was_defined = False
+    is_defined_somewhere = False
     for _ in range(MAX_REGIONS):
         if not regions:
-            return was_defined
+            break
         region = regions.pop()
         try:
             for function in cancelled:
@@ -84,31 +83,36 @@ def equal_in_all_regions(
             continue
         if not is_zero(gap):
             return False
-        was_defined = True
-    return was_defined and not regions
+        is_defined_somewhere = True
+    return is_defined_somewhere and not regions
 
 
-def _cells(expressions: Sequence[sympy.Expr]) -> tuple[frozenset[sympy.Expr], Iterator[ExactPoint]]:
-    """Polynomials in one name, and a point in each cell in which none of them and no name changes its sign.
+class _Cells(NamedTuple):
+    """Products of intervals, one for each name inside of functions, in which neither names nor factors change signs."""
 
-    A cell is a product of intervals, one for each name inside of functions.
-    """
-    polynomials: dict[str, list[sympy.Poly]] = {}
+    factors: frozenset[sympy.Expr]  # polynomials in one name
+    points: Iterator[ExactPoint]  # one in each cell
+
+
+def _cells(expressions: Sequence[sympy.Expr]) -> _Cells:
+    names: set[str] = set()
     for expression in expressions:
-        for symbol in _symbols_in_functions(expression):
-            polynomials.setdefault(symbol.name, [])
+        names |= {symbol.name for symbol in _symbols_in_functions(expression)}
+    polynomials: dict[str, list[sympy.Poly]] = {name: [] for name in names}
+    values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(names)}  # one in each interval
     factors: set[sympy.Expr] = set()
-    values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}  # one in each interval
     for factor in _factors_in_one_name(expressions):
         (symbol,) = factor.free_symbols
         polynomials_of_name = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
-        values_between = _values_between_roots([sympy.Poly(symbol, symbol), *polynomials_of_name])
+        root_at_zero = sympy.Poly(symbol, symbol)  # where the name changes its sign
+        values_between = _values_between_roots([root_at_zero, *polynomials_of_name])
         if values_between and len(polynomials_of_name) <= MAX_FACTORS:
             polynomials[symbol.name] = polynomials_of_name
             values[symbol.name] = values_between
             factors.add(factor)
-    points = (dict(zip(values, combination, strict=True)) for combination in product(*values.values()))
-    return frozenset(factors), points
+    combinations = product(*values.values())
+    points = (dict(zip(values, combination, strict=True)) for combination in combinations)
+    return _Cells(frozenset(factors), points)
 
 
 def _symbols_in_functions(expression: sympy.Expr) -> set[sympy.Symbol]:
@@ -122,14 +126,13 @@ def _symbols_in_functions(expression: sympy.Expr) -> set[sympy.Symbol]:
 
 
 def _factors_in_one_name(expressions: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-    """The sums that are rational polynomials in one name, among the factors of everything whose sign matters."""
-    polynomials: dict[sympy.Expr, None] = {}
+    """The sums in one name whose roots are isolated, among the factors of everything whose sign matters."""
+    factors: list[sympy.Expr] = []
     for expression in expressions:
-        for node in filter(_needs_sign, sympy.preorder_traversal(expression)):
-            for factor, _ in _split(node.args[0]).powers:
-                if factor.is_Add and factor.is_polynomial() and len(factor.free_symbols) == 1:
-                    polynomials[factor] = None
-    return [factor for factor in polynomials if _has_isolable_roots(factor)]
+        for node in sympy.preorder_traversal(expression):
+            if _needs_sign(node):
+                factors += [factor for factor, _ in _split(node.args[0]).powers]
+    return [factor for factor in dict.fromkeys(factors) if _has_isolable_roots(factor)]
 
 
 def _needs_sign(node: sympy.Basic) -> bool:
@@ -139,6 +142,9 @@ def _needs_sign(node: sympy.Basic) -> bool:
 
 
 def _has_isolable_roots(factor: sympy.Expr) -> bool:
+    """Check for a sum that is a rational polynomial in one name."""
+    if not (factor.is_Add and factor.is_polynomial() and len(factor.free_symbols) == 1):
+        return False
     polynomial = sympy.Poly(factor, *factor.free_symbols)
     return (polynomial.domain.is_ZZ or polynomial.domain.is_QQ) and polynomial.degree() <= MAX_DEGREE
 
@@ -151,8 +157,8 @@ def _values_between_roots(polynomials: Sequence[sympy.Poly]) -> list[sympy.Ratio
         lowest, _ = intervals[0]
         _, highest = intervals[-1]
         values = [lowest - 1 - GOLDEN_SECTION]
-        for (_, low), (high, _) in pairwise(intervals):
-            values.append(low + GOLDEN_SECTION * (high - low))
+        for (_, gap_start), (gap_end, _) in pairwise(intervals):
+            values.append(gap_start + GOLDEN_SECTION * (gap_end - gap_start))
         values.append(highest + 1 + GOLDEN_SECTION)
         if all(squarefree.eval(value) != 0 for value in values):
             return values
@@ -226,16 +232,28 @@ class _Region:
         gap = self.rewrite(gold) - self.rewrite(answer)
         numerator = numerator_of(gap)
         for size, value in reversed(self._value_of_size.items()):
-            degree = _common_degree(numerator, size)
-            root = sympy.Dummy(positive=True)
-            in_roots = sympy.expand(numerator.subs(size, root**degree))
-            numerator = _reduce_powers(in_roots, root, degree=degree, value=value)
-            if numerator.has(root) and self._only_factor_zero(numerator, root, degree=degree, value=value):
-                conjugate_product = sympy.resultant(root**degree - value, numerator, root)
-                numerator = numerator_of(conjugate_product)
+            numerator = self._without_size(numerator, size, value)
         return sympy.expand(numerator)
 
-    def _only_factor_zero(self, polynomial: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr) -> bool:
+    def _without_size(self, numerator: sympy.Expr, size: sympy.Symbol, value: sympy.Expr) -> sympy.Expr:
+        """Put a size's value back, as root^degree for the one root of which all roots of the size are powers.
+
+        Where that root stays, it is eliminated by conjugates, if these add no zero.
+        """
+        degree = _common_degree(numerator, size)
+        root = sympy.Dummy(positive=True)
+        in_powers = sympy.expand(numerator.subs(size, root**degree))
+        polynomial = _reduce_powers(in_powers, root, degree=degree, value=value)
+        if not polynomial.has(root):
+            return polynomial
+        if not self._is_only_zero_factor(polynomial, root, degree=degree, value=value):
+            return polynomial
+        conjugate_product = sympy.resultant(root**degree - value, polynomial, root)
+        return numerator_of(conjugate_product)
+
+    def _is_only_zero_factor(
+        self, polynomial: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr
+    ) -> bool:
         """Check that a polynomial in a root of `value` is 0 in all of this region if the product over all roots is.
 
         A product of analytic functions on a connected region is 0 only if one of them is; the other factors are not at
@@ -249,8 +267,8 @@ class _Region:
         exact_coefficients = sympy.Poly(polynomial, root).all_coeffs()
         coefficients = [self._value_at_point(coefficient) for coefficient in reversed(exact_coefficients)]
         size = self._value_at_point(value) ** (1 / degree)
-        for turn in range(1, degree):
-            conjugate = size * cmath.exp(2j * cmath.pi * turn / degree)
+        for index in range(1, degree):
+            conjugate = size * cmath.exp(2j * cmath.pi * index / degree)
             terms = [coefficient * conjugate**power for power, coefficient in enumerate(coefficients)]
             if abs(sum(terms)) <= SMALLEST_CONJUGATE * sum(map(abs, terms)):
                 return False
@@ -259,10 +277,11 @@ class _Region:
     def _value_at_point(self, expression: sympy.Expr) -> complex:
         for size, value in reversed(self._value_of_size.items()):
             expression = expression.subs(size, value)
-        values = {}
+        absolute_values = {}  # signs are in the expression already
         for symbol in expression.free_symbols:
-            values[symbol] = abs(self.point.get(symbol.name, 1 + GOLDEN_SECTION))
-        return complex(expression.subs(values))
+            coordinate = self.point.get(symbol.name, 1 + GOLDEN_SECTION)  # any for a name outside of functions
+            absolute_values[symbol] = abs(coordinate)
+        return complex(expression.subs(absolute_values))
 
     def rewrite(self, expression: sympy.Expr) -> sympy.Expr:
         """The expression in this region's symbols; _UndefinedError where a part of it is not real."""
@@ -278,9 +297,9 @@ class _Region:
             return sympy.exp(sympy.expand(operands[0]))
         if isinstance(expression, sympy.Pow) and not expression.exp.is_Integer:
             return self._power(expression, operands)
-        if not isinstance(expression, sympy.log | sympy.Abs):
-            return expression.func(*operands)
-        size = self._size(expression.args[0])
+        size = None
+        if isinstance(expression, sympy.log | sympy.Abs):
+            size = self._size(expression.args[0])
         if size is None:
             return expression.func(*operands)
         if isinstance(expression, sympy.Abs):
@@ -323,7 +342,8 @@ class _Region:
             return None
         is_negative = self._is_factor_negative(factor, value)
         coefficient, term = value.as_coeff_Mul()
-        absolute_term = -term if is_negative ^ bool(coefficient < 0) else term
+        is_term_negative = is_negative != bool(coefficient < 0)
+        absolute_term = -term if is_term_negative else term
         if absolute_term.is_Add or not absolute_term.is_positive:
             size = self._size_of_value.setdefault(absolute_term, sympy.Dummy(positive=True))
             self._value_of_size[size] = absolute_term
@@ -367,13 +387,17 @@ def _common_degree(expression: sympy.Expr, size: sympy.Symbol) -> int:
 
 def _is_analytic(polynomial: sympy.Expr, root: sympy.Symbol) -> bool:
     """Check for a polynomial in the root whose coefficients are made of powers, exponentials and logarithms."""
-    for node in sympy.preorder_traversal(polynomial):
-        is_power = isinstance(node, sympy.Pow) and (node.exp.is_Integer or node.base.is_positive)
-        is_logarithm = isinstance(node, sympy.log) and node.args[0].is_positive
-        is_function = is_power or is_logarithm or isinstance(node, sympy.exp)
-        if not (node.is_Add or node.is_Mul or node.is_Atom or is_function):
-            return False
+    if not all(map(_is_analytic_operation, sympy.preorder_traversal(polynomial))):
+        return False
     return bool(polynomial.is_polynomial(root))
+
+
+def _is_analytic_operation(node: sympy.Basic) -> bool:
+    if isinstance(node, sympy.Pow):
+        return bool(node.exp.is_Integer or node.base.is_positive)
+    if isinstance(node, sympy.log):
+        return bool(node.args[0].is_positive)
+    return bool(node.is_Add or node.is_Mul or node.is_Atom or isinstance(node, sympy.exp))
 
 
 def _reduce_powers(expression: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr) -> sympy.Expr:
