@@ -53,7 +53,8 @@ def _compare_leaves(gold: Leaf, answer: Leaf) -> Equality:
     gold_chain = _relations(gold_value)
     answer_chain = _relations(answer_value)
     if gold_chain or answer_chain:
-        return _same_chains(gold_chain, answer_chain) or _same_chains(gold_chain, answer_chain[::-1])
+        reversed_answer = answer_chain[::-1]  # a < b < c is c > b > a
+        return _same_chains(gold_chain, answer_chain) or _same_chains(gold_chain, reversed_answer)
     if isinstance(gold_value, sympy.Expr) and isinstance(answer_value, sympy.Expr):
         return _same_expressions(gold_value, answer_value, _real_functions(gold_tree, answer_tree))
     if isinstance(gold_value, sympy.MatrixBase) and isinstance(answer_value, sympy.MatrixBase):
@@ -70,10 +71,12 @@ def _real_functions(*trees: Tree | None) -> list[sympy.Expr]:
     """The roots, powers and logarithms in trees that are not real for all values of the names."""
     functions = []
     for tree in trees:
-        if isinstance(tree, tuple):
-            if tree[0] in ("root", "^", "ln") and not to_sympy(tree).is_polynomial():
-                functions.append(to_sympy(tree))
-            functions += _real_functions(*tree[1:])
+        if not isinstance(tree, tuple):  # no tree, or the text of a leaf
+            continue
+        kind, *children = tree
+        if kind in ("root", "^", "ln") and not to_sympy(tree).is_polynomial():
+            functions.append(to_sympy(tree))
+        functions += _real_functions(*children)
     return functions
 
 
@@ -129,20 +132,29 @@ def _same_on_domain(
     for point in chain(signed_points(names, count), between_roots):
         if differ(point):
             return False
-    if equal_in_all_regions(gold, answer, lambda regional_gap: regional_gap == 0, cancelled=cancelled):
+    if equal_in_all_regions(gold, answer, _is_written_as_zero, cancelled=cancelled):
         return True
     return _is_zero(gap) or equal_in_all_regions(gold, answer, _is_zero, cancelled=cancelled)
 
 
+def _is_written_as_zero(gap: sympy.Expr) -> bool:
+    return bool(gap == 0)
+
+
 def _is_zero(gap: sympy.Expr) -> bool:
     """Check whether sympy can prove that an expression is 0."""
-    simple = sympy.simplify(gap.replace(_is_nested_number, sympy.sqrtdenest))
+    denested = gap.replace(_is_nested_number, sympy.sqrtdenest)
+    simple = sympy.simplify(denested)
     if simple == 0:
         return True
-    return bool(simple.is_number and sympy.simplify(simple.expand(complex=True)) == 0)
+    if not simple.is_number:
+        return False
+    in_parts = simple.expand(complex=True)  # real and imaginary
+    return bool(sympy.simplify(in_parts) == 0)
 
 
 def _is_nested_number(expression: sympy.Expr) -> bool:
+    """Check for a root of a number with roots, such as sqrt(5 + 2 sqrt(6))."""
     return isinstance(expression, sympy.Pow) and expression.is_number and not expression.base.is_Rational
 
 
@@ -185,7 +197,7 @@ def _relations(expression: Any) -> list[Relational]:
     """The relations of a chain such as a < b < c, or of one relation; none for anything else."""
     members = [expression]
     if isinstance(expression, sympy.And):
-        members = getattr(expression, "_unsorted_args", None) or []
+        members = getattr(expression, "_unsorted_args", None) or []  # the parser's, in the order of the text
     if all(isinstance(member, Relational) for member in members):
         return members
     return []
@@ -235,10 +247,11 @@ def _constant_ratio(gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
     ratio = sympy.simplify(gold / answer)
     if ratio.is_number:
         return ratio
-    if first is not None:
-        ratio = sympy.simplify(with_signs(ratio, first.point))
-    if ratio.is_number and equal_in_all_regions(gold, ratio * answer, _is_zero):
-        return ratio
+    if first is None:
+        return None
+    ratio_at_point = sympy.simplify(with_signs(ratio, first.point))  # sqrt(x^2) / x is 1 or -1
+    if ratio_at_point.is_number and equal_in_all_regions(gold, ratio_at_point * answer, _is_zero):
+        return ratio_at_point
     return None
 
 
@@ -271,25 +284,30 @@ def to_latex(tokens: Tokens) -> str:
     i_is_index = r"\sum" in tokens or r"\prod" in tokens
     latex: list[str] = []
     for index, token in enumerate(tokens):
-        command = tokens[index - 2] if index >= 2 else ""  # whose argument in braces would be this token
+        command = tokens[index - 2] if index >= 2 else ""  # of which the token may be the argument, behind a brace
         next_token = tokens[index + 1] if index + 1 < len(tokens) else ""
         is_environment = token in _MATRIX_NAMES and command in (r"\begin", r"\end")
+        i_is_imaginary = not i_is_index and command != "_"
         text = token
         if "." in token:
-            integer, _, decimals = token.partition(".")
-            numerator = int(integer + decimals)
-            denominator = 10 ** len(decimals)
-            text = rf"\frac{{{numerator}}}{{{denominator}}}"
+            text = _fraction_of_decimal(token)
         elif token == "*":
             text = r"\cdot "
         elif token.isalpha() and not is_environment:
             text = " ".join(token)
-            if not i_is_index and command != "_":
+            if i_is_imaginary:
                 text = text.replace("i", "I")
         elif token[0] == "\\" and token[-1].isalpha() and next_token != "{":
             text += " "  # a command, which would swallow a letter behind it
         latex.append(text)
     return "".join(latex)
+
+
+def _fraction_of_decimal(number: str) -> str:
+    integer, _, decimals = number.partition(".")
+    numerator = int(integer + decimals)
+    denominator = 10 ** len(decimals)
+    return rf"\frac{{{numerator}}}{{{denominator}}}"
 
 
 @lru_cache(maxsize=256)
