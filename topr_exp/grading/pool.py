@@ -169,10 +169,10 @@ class WorkerPool:
             for slot, task in list(busy.items()):
                 worker = self._workers[slot]
                 answer = answer_of(worker) if worker.channel in ready else None
-                if answer is None:
-                    if self._seconds_left(slot, task) > 0:
-                        continue
+                if answer is None and self._seconds_left(slot, task) <= 0:
                     answer = ("timeout", None)
+                if answer is None:
+                    continue
                 answers[task.task_index] = answer
                 if answer[0] in CUT_OFF:
                     self._replace(slot)
@@ -236,9 +236,9 @@ def set_send_timeout(channel: Connection, seconds: float) -> None:
     """Limit how long a send may wait: a stopped worker reads nothing."""
     microseconds = int(1e6 * (seconds % 1))
     timeval = struct.pack("ll", int(seconds), microseconds)
-    descriptor = os.dup(channel.fileno())  # which the socket closes
-    with socket.socket(fileno=descriptor) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+    duplicate = os.dup(channel.fileno())  # for the socket to close
+    with socket.socket(fileno=duplicate) as channel_socket:
+        channel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Connection]:

@@ -74,8 +74,8 @@ def signed_points(names: Sequence[str], count: int) -> Iterator[Point]:
         point: dict[str, float] = {}
         for index, name in enumerate(names):
             size = math.exp(draw.uniform(low, high))
-            is_negative = number >> index & 1
-            point[name] = -size if is_negative else size
+            sign_bit = (number >> index) & 1
+            point[name] = -size if sign_bit else size
         yield point
 
 
@@ -106,9 +106,9 @@ class _Sample:
                 result = self._power(*parts)
             case "root":
                 result = self._root(*parts)
-            case "/" | "ln" if self._may_be_zero(parts[-1]):
+            case "/" | "ln" if self._may_be_zero(parts[-1]):  # at a pole
                 raise UnreadableError
-            case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
+            case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:  # at the end of the domain, or outside of it
                 raise UnreadableError
             case _:
                 result = _NUMERIC[kind](*parts)

@@ -115,7 +115,8 @@ def number_classes(grader: Grader, outcomes: Sequence[Outcome]) -> NDArray[np.in
     classes = np.array(grader.classes(answers))
     is_correct = np.array([outcome.verdict == "correct" for outcome in outcomes])
     lacks_answer = classes < 0
-    classes[is_correct & lacks_answer] = classes.max() + 1
+    class_of_correct = classes.max() + 1
+    classes[is_correct & lacks_answer] = class_of_correct
     return classes
 
 
