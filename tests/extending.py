@@ -5,7 +5,7 @@ import sys
 from contextlib import contextmanager
 
 from tests.conftest import at_work_in, document, write_file
-from topr_exp.runs import preflight
+from topr_exp.runs import problem_checks
 
 
 def section(page, title):
@@ -41,7 +41,7 @@ def project(folder, *parts):
 
 def forget():
     """Have the project's files read anew."""
-    preflight._problem_sets.clear()
+    problem_checks._problem_sets.clear()
     for name in MODULES:
         sys.modules.pop(name, None)
 

@@ -183,7 +183,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
     problem_counts = count_training_problems(config, task.sets.train, train.problems, imported)
-    header = format_header(config, policy, task.sets, train, test, problem_counts, log_report)
+    header = format_header(config, policy, task.sets, train, test, problem_counts.text, log_report)
     say(header + "\n")
     experiment = Experiment(
         session,

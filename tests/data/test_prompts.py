@@ -22,7 +22,7 @@ from topr_exp.data.prompts import (
 )
 from topr_exp.grading import extract
 from topr_exp.models.policy import load_policy
-from topr_exp.runs.prompt_checks import check_prompts
+from topr_exp.runs.problem_checks import check_prompts
 from topr_exp.types import Problem
 
 BENCHMARK = "data.source=hub data.train_problems=null data.test_problems=null data.shots=0"

@@ -30,7 +30,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.pipeline import run
-from topr_exp.runs import preflight
+from topr_exp.runs.problem_checks import problems_at_hand
 from topr_exp.runs.tasks import count_training_problems
 from topr_exp.types import ConfigError
 
@@ -488,5 +488,5 @@ def test_problems_without_end_need_a_number_and_ones_elsewhere_are_not_checked_b
     with refused(r"^data\.train_problems must be a number: Coins problems have no end; got null", ConfigError):
         coins_config("data.train_problems=null")
     data = coins_config("data.grader=gsm8k").data
-    assert preflight.problems_at_hand(data) is None
+    assert problems_at_hand(data) is None
     assert values_of(load_problems(data).train[:2], "id") == ["coins/2+2", "coins/2+3"]

@@ -15,7 +15,6 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
-from topr_exp.runs.tasks import ProblemCounts
 from topr_exp.runs.training_report import advise_sign, format_signs, report_reward_signs
 from topr_exp.runtime.machine import slow_precision
 
@@ -35,7 +34,7 @@ def header_rows(*words, precision="float32"):
     sets = StandIn(train_report=left_out, test_report=nothing_left_out)
     train = StandIn(problems=[None] * 5, too_long=1)
     test = StandIn(problems=[None] * 3, too_long=0)
-    return rows_of(format_header(config, policy, sets, train, test, ProblemCounts(5, 5, "5 of them"), {}))
+    return rows_of(format_header(config, policy, sets, train, test, "5 of them", {}))
 
 
 def rows_of(text):

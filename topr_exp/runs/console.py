@@ -21,7 +21,6 @@ from topr_exp.verifier.figures import cell, run_table
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
     from topr_exp.models.policy import Policy
-    from topr_exp.runs.tasks import ProblemCounts
 
 REWARD_WORDS = {"pm1": "1 and -1", "zero_one": "1 and 0", "graded": "as graded", "given": "as the log has them"}
 MU_WORDS = {"sampler": "what the sampler drew with", "none": "none"}
@@ -36,12 +35,12 @@ def format_header(
     sets: ProblemSets,
     train: TokenizedProblems,
     test: TokenizedProblems,
-    problem_counts: ProblemCounts,
+    trained_on: str,
     log_report: Mapping[str, str],
 ) -> str:
     """Format the settings that decide the result, a row per group, without the rows that have no text.
 
-    log_report: rows on imported completions.
+    trained_on: numbers of problems, in words. log_report: rows on imported completions.
     """
     data = config.data
     schedule = config.schedule
@@ -53,7 +52,7 @@ def format_header(
     rows = {
         "algorithm": describe_algorithm(config),
         "task": task,
-        "trained on": problem_counts.text + count_left_out(sets.train_report, train),
+        "trained on": trained_on + count_left_out(sets.train_report, train),
         "tested on": describe_test(config, test) + count_left_out(sets.test_report, test),
         "model": describe_model(config, policy),
         "precision": slow_precision(policy.device.type, policy.precision),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.tokenization import encode_prompt
 from topr_exp.runs.inputs import model_folders
-from topr_exp.runs.preflight import problems_at_hand
+from topr_exp.runs.problem_checks import problems_at_hand
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
 from topr_exp.types import Problem, TOPRError

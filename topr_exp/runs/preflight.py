@@ -14,10 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.config.data import Columns, DataConfig
+from topr_exp.config.data import Columns
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.model_choice import is_shipped
-from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter, refuse_missing_fields
 from topr_exp.grading.grader import check_grader
 from topr_exp.imported.reader import RolloutReader, describe_columns, without_logprobs, without_rewards
@@ -27,25 +26,21 @@ from topr_exp.models import model_folder
 from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import DONE_FILE
-from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
-from topr_exp.runs.prompt_checks import check_prompts
+from topr_exp.runs.inputs import model_folders
+from topr_exp.runs.problem_checks import problems_at_hand
 from topr_exp.runs.workload import check_supply
 from topr_exp.runtime.json_files import read_object
 from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version
 from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.vllm_requirements import check_gpu_machine, check_python
-from topr_exp.schema import plain
 from topr_exp.store.source import FileState, file_state
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
-MAX_REFUSED_SHARE = 0.05  # of gold answers
 LARGE_LOG_BYTES = 1_000_000_000  # a minute of reading
 SCORING_MODELS = ("model.reference", "mu")  # they sample nothing
-
-_problem_sets: dict[str, ProblemSets] = {}  # by settings and versions of files
 
 
 def check_files(config: Config, trains: bool = True) -> None:
@@ -215,58 +210,6 @@ def check_completions(
         where = f"data.completions={source}: completion {number}"
         kind_of_prompt(where, row, problem_ids=problem_ids, is_graded=is_graded)
     return reader
-
-
-def problems_at_hand(data: DataConfig) -> ProblemSets | None:
-    """Load a run's problems, once per process and version of their files; None for those of the hub or the like."""
-    if not data.at_hand:
-        return None
-    named_files = [*data.files(), *code_of_data(data)]
-    key = json.dumps([plain(data), *(file_state(path) for _, path in named_files)])
-    if key not in _problem_sets:
-        _problem_sets[key] = load_gradable_problems(data)
-    return _problem_sets[key]
-
-
-def load_gradable_problems(data: DataConfig) -> ProblemSets:
-    """Load problems; TOPRError if the grader refuses over 5 % of the gold answers, a warning if it refuses some."""
-    from topr_exp.grading.grader import open_grader
-
-    sets = load_problems(data)
-    check_prompts(build_prompter(data), sets, data)
-    trials = []  # problems with their solutions
-    for problem in (*sets.train, *sets.test):
-        solution = data.solution(problem)
-        if solution is not None:
-            trials.append((problem, solution))
-    with open_grader(data.grading(graded=data.reward == "graded")) as grader:
-        outcomes = list(grader.grade((solution, problem.answer) for problem, solution in trials))
-    refusals = []
-    for (problem, solution), outcome in zip(trials, outcomes, strict=True):
-        if outcome.verdict != "correct":
-            refusals.append((problem, solution, outcome.reward))
-    if not refusals:
-        return sets
-    problem, solution, reward = refusals[0]
-    line = (
-        f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refusals)} of {len(trials)} "
-        f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"
-    )
-    if reward is not None and reward < data.threshold:
-        line += f", whose reward {reward:g} is below data.threshold={data.threshold:g}"
-    if len(refusals) > MAX_REFUSED_SHARE * len(trials):
-        raise TOPRError(f"{line} (at most 5 % may be refused); {remedy_for_golds(data)}")
-    warn(line)
-    return sets
-
-
-def remedy_for_golds(data: DataConfig) -> str:
-    """Say what to do where the grader refuses gold answers."""
-    if file_of_user_class(data):
-        return f"let solution() of {type(data).__name__} return what it calls correct, or None where that can't be said"
-    if isinstance(data.grader, dict):
-        return "set data.correct to what it calls correct, as in 'data.correct=\"<answer>{answer}</answer>\"'"
-    return "a gold is the answer alone; files in the form of GSM8K or MATH: data=gsm8k (or math) data.source=FOLDER"
 
 
 # ---- machine

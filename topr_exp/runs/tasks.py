@@ -14,7 +14,7 @@ from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.model_folder import fetch_model_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs.prompt_checks import check_prompts
+from topr_exp.runs.problem_checks import check_prompts
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.sampler import Sampler
