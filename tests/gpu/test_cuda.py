@@ -15,16 +15,20 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 CUDA = torch.device("cuda")
 
 
-def batch(shared: int = 200) -> list[tuple[np.ndarray, np.ndarray]]:
+def draw_sequences() -> list[tuple[np.ndarray, np.ndarray]]:
     """Two completions of each of four prompts that share a prefix."""
     rng = np.random.default_rng(0)
-    prefix = rng.integers(3, 1000, shared)
+    prefix = rng.integers(3, 1000, 200)
     prompts = [np.concatenate([prefix, rng.integers(3, 1000, 20)]) for _ in range(4)]
     sequences = []
     for prompt in prompts:
         for _ in range(2):
-            sequences.append((prompt, rng.integers(3, 1000, rng.integers(10, 60))))
+            length = rng.integers(10, 60)
+            sequences.append((prompt, rng.integers(3, 1000, length)))
     return sequences
+
+
+SEQUENCES = draw_sequences()
 
 
 @pytest.fixture
@@ -33,38 +37,45 @@ def model() -> torch.nn.Module:
     return make_model(1000, **shape, initializer_range=0.1).to(CUDA)
 
 
-def one_by_one(policy: Policy) -> torch.Tensor:
+def score(policy: Policy, sequences: list[tuple[np.ndarray, np.ndarray]]) -> torch.Tensor:
+    """The log-probability of each token, one sequence after the other."""
+    inputs = Inputs(sequences, CUDA)
     with torch.inference_mode(), policy.autocast():
-        logp = [score_tokens(policy.model, Inputs([sequence], CUDA)).logp[0] for sequence in batch()]
-    return torch.cat(logp).cpu()
+        logp = score_tokens(policy.model, inputs).logp
+    return logp[inputs.mask].cpu()
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_a_tree_scores_as_sequences_one_by_one(model: torch.nn.Module, dtype: torch.dtype, tolerance: float) -> None:
     policy = Policy(model, None, "test", dtype)
-    assert packing.cheapest_layout(batch(), packing.ModelShape(10**9, 128))[1] is not None
-    inputs = Inputs(batch(), CUDA)
-    with torch.inference_mode(), policy.autocast():
-        together = score_tokens(model, inputs).logp[inputs.mask].cpu()
-    assert float((together - one_by_one(policy)).abs().mean()) < tolerance
+    layout = packing.cheapest_layout(SEQUENCES, packing.ModelShape(10**9, 128))
+    assert layout.tree is not None
+
+    together = score(policy, SEQUENCES)
+
+    one_by_one = torch.cat([score(policy, [sequence]) for sequence in SEQUENCES])
+    assert float((together - one_by_one).abs().mean()) < tolerance
 
 
 def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Module) -> None:
     def scored(device: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        logp = score_tokens(model.to(device), Inputs(batch(), device)).logp
+        inputs = Inputs(SEQUENCES, device)
+        logp = score_tokens(model.to(device), inputs).logp
         gradients = torch.autograd.grad(logp.sum(), list(model.parameters()))
         return logp.detach().cpu(), [gradient.cpu() for gradient in gradients]
 
     logp, gradients = scored(CUDA)
+
     expected_logp, expected_gradients = scored(torch.device("cpu"))
     torch.testing.assert_close(logp, expected_logp, atol=1e-4, rtol=1e-4)
     for gradient, expected in zip(gradients, expected_gradients, strict=True):
-        assert float((gradient - expected).norm() / expected.norm()) < 1e-3
+        error = gradient - expected
+        assert float(error.norm() / expected.norm()) < 1e-3
 
 
 def test_adafactor_is_transformers() -> None:
     gpu_weights = [torch.nn.Parameter(weight.detach().to(CUDA)) for weight in weights()]
-    weights_by_step = []
-    for step in adafactor_steps(gpu_weights, lambda gradient: gradient.to(CUDA)):
-        weights_by_step.append([weight.cpu() for weight in step])
-    assert_equal(weights_by_step, reference_steps())
+
+    weights_after_steps = adafactor_steps(gpu_weights, lambda gradient: gradient.to(CUDA))
+
+    assert_equal([weight.cpu() for weight in weights_after_steps], reference_steps())
