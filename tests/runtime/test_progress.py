@@ -6,6 +6,7 @@ import io
 import pytest
 
 from tests.sweep_tools import wait_for
+from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import CLEAR_LINE, Progress
 
 
@@ -21,16 +22,19 @@ def test_the_time_left_goes_by_the_pace_of_this_attempt(clock):
     assert work.seconds_left() == 8
 
 
-def test_what_the_store_has_is_no_part_of_the_pace_and_what_others_make_meanwhile_is(clock):
+def test_what_the_store_has_is_no_part_of_the_pace_and_what_others_make_meanwhile_is(clock, monkeypatch):
+    monkeypatch.setattr(distributed, "_world_size", 2)
     work = sampling(60)
     work.update(20, 0, "from the store")
     clock.now += 10
     assert work.seconds_left() is None
+    assert work.line().endswith(", from the store")
 
     work.update(10, 500)
     assert work.seconds_left() == 30
     work.update(10, 0, "from the store")
     assert work.seconds_left() == 10
+    assert work.line().endswith(", 50 tokens/s by this process")
 
 
 def test_tokens_within_a_shard_move_the_time_left(clock):

@@ -117,6 +117,8 @@ class Progress:
         self.amount_under_way = 0.0
         self.token_counts = {}
         self.note = note
+        if amount == 0 and self.amount:  # the note is on these units, the line on all
+            self.note = ""
         self._notify_watcher()
 
     def advance(self, amount: float) -> None:
@@ -177,6 +179,8 @@ class Progress:
         if not amount or seconds <= 0:
             return ""
         rate = f"{amount / seconds:,.0f} {self.rate_unit}/s"
+        if self.kind != "training" and distributed.world_size() > 1:  # updates alone are counted for all processes
+            rate += " by this process"
         if not self.completion_amount:
             return rate
         completion_share = self.completion_amount / self.amount
