@@ -197,7 +197,7 @@ def _bracket_depths(tokens: Tokens) -> Iterator[int]:
 
 def _is_enclosed(tokens: Tokens) -> bool:
     """Check that the first bracket closes at the very end (by any bracket: [0,1) is one interval)."""
-    if len(tokens) < 2 or tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
+    if len(tokens) < 2 or tokens[0] not in _OPEN:
         return False
     *inner_depths, last_depth = _bracket_depths(tokens)
     return last_depth == 0 and 0 not in inner_depths
@@ -234,7 +234,7 @@ def _group(kind: str, parts: list[Tokens], tokens: Tokens, depth: int) -> Node:
             items += item.items  # 1 \pm 2 inside a list
         else:
             items.append(item)
-    if kind == "list" and len(items) == 1:
+    if len(items) == 1:
         return items[0]
     return Group(kind, tuple(items), tokens)
 
@@ -292,7 +292,7 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
     (sign_index,) = positions
     center = tokens[:sign_index]
     deviation = tokens[sign_index + 1 :]
-    has_center = bool(center) and center[-1] not in _OPEN
+    has_center = bool(center) and center[-1] not in _OPEN  # \frac{\pm 1}{2} has none
     plus = ("+",) if has_center else ()
     sum_node = _node((*center, *plus, *deviation), depth + 1)
     difference_node = _node((*center, "-", *deviation), depth + 1)
