@@ -1,6 +1,8 @@
 """Groups of runs that differ in nothing but their seeds, named by the settings that tell them apart."""
 
 import contextlib
+import dataclasses
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from topr_exp.report.estimates import Groups, best_first
 from topr_exp.report.reader import Run, find_runs
 from topr_exp.report.repetitions import Repetitions, gold_answers, read_repetitions
 from topr_exp.runtime.terminal import plural, printable
-from topr_exp.schema import NOT_IDENTITY, flatten, is_number
+from topr_exp.schema import NOT_IDENTITY, default_of, flatten, is_number, plain
 from topr_exp.types import TOPRError
 
 IGNORED_KEYS = (*NOT_IDENTITY, *RETIRED, "evaluation.every")  # do not change a result
@@ -148,9 +150,28 @@ def with_settings(runs: Sequence[Run]) -> list[Run]:
     for run, golds in zip(runs, golds_of_runs, strict=True):
         settings = dict(flatten(run.config, leaf_keys))
         if settings:
+            settings = loss_defaults(settings.get("algo._target_")) | settings
             settings[TEST_KEY] = test_numbers.get(golds)
         runs_with_settings.append(replace(run, settings=settings))
     return runs_with_settings
+
+
+def loss_defaults(target: Any) -> dict[str, Any]:
+    """The defaults of a shipped loss by dotted key: what runs of a version before these settings had."""
+    module, _, name = str(target).rpartition(".")
+    if not module.startswith("topr_exp.algorithms."):  # code that a run's folder names does not run
+        return {}
+    try:
+        loss = getattr(importlib.import_module(module), name)
+        fields = dataclasses.fields(loss)
+    except (ImportError, AttributeError, TypeError):  # of another version
+        return {}
+    defaults = {}
+    for field in fields:
+        default = default_of(field)
+        if default is not dataclasses.MISSING:
+            defaults[f"algo.{field.name}"] = plain(default)
+    return defaults
 
 
 def read_golds(run: Run) -> str | None:
