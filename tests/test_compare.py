@@ -194,7 +194,9 @@ topr | tis, p̃=0.5 | topr, p̃=0.5
 topr | topr, p̃=0.1 | topr, p̃=0.1
 topr | topr, p̃=0.5 | topr, p̃=0.5
 p̃=0.1 | sft, p̃=not set | none
+p̃=0.1 | tis, p̃=0.1 | tis, p̃=0.1
 p̃=0.1 | tis, p̃=0.5 | tis, p̃=0.1
+p̃=0.1 | topr, p̃=0.1 | topr, p̃=0.1
 p̃=0.1 | topr, p̃=0.5 | topr, p̃=0.1
 tis, p̃=0.5 | sft, p̃=not set | tis, p̃=0.5
 tis, p̃=0.5 | tis, p̃=0.1 | tis, p̃=0.5

@@ -194,4 +194,5 @@ def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(first, secon
     assert mismatch["kl_answer"] == pytest.approx(np.average([2, 8], weights=completions))
     assert mismatch["kl_token"] == pytest.approx(np.average([0.1, 0.2], weights=tokens))
     assert mismatch["put_in"] == "int4"
+    assert mismatch.keys() == {"put_in", "kl_token", "kl_answer"}
     assert summary["asynchrony"] == {"age": (6 * 0 + 2 * 1) / 8}
