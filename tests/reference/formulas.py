@@ -80,7 +80,7 @@ NEUTRAL = {  # values of settings that a YAML leaves out
     "correction_level": "token",
     "mask": None,
     "off_policy_mask": None,
-    "beta": 0.0,
+    "kl_coef": 0.0,
     "length_normalize": False,
     "drop": False,
 }
@@ -429,8 +429,8 @@ def losses_of(algo, completions, scores, c):
         group = [member for member in answers if member.completion.problem == answer.completion.problem]
         answer.signals |= signals_of(answer, group)
         loss, metrics = FORMULAS[algo["name"]](answer)
-        if algo["name"] in PENALIZED and algo["beta"] > 0:
-            loss = loss + algo["beta"] * reference_kl(answer)
+        if algo["name"] in PENALIZED and algo["kl_coef"] > 0:
+            loss = loss + algo["kl_coef"] * reference_kl(answer)
         divisor = len(answer.logp) if algo["length_normalize"] else 1
         outcomes.append((loss / divisor, metrics))
     return outcomes

@@ -82,7 +82,7 @@ class Reference:
         self.tokenizer = AutoTokenizer.from_pretrained(model["path"])
         self.reference = None
         is_regularized = self.name in REGULARIZED and self.algo["beta"] > 0
-        is_penalized = self.name in PENALIZED and self.algo.get("beta", 0) > 0
+        is_penalized = self.name in PENALIZED and self.algo.get("kl_coef", 0) > 0
         if is_regularized or is_penalized or self.algo.get("anchor") == "ref":
             self.reference = load(model["reference"] or model["path"])
         self.takes_groups = self.name == "red_drop" or (is_regularized and self.name != "kl_pg")

@@ -66,7 +66,7 @@ OFFLINE_VARIANTS = {
     "some problems": "algo=agro compose.pass_rate=[0.1,0.6] optim.epochs=2",
     "adafactor": "algo=sft compose=positives compose.n_examples=8 optim.epochs=4 optim.name=adafactor "
     "optim.grad_clip=.2",
-    "grpo": f"algo=grpo data.reward=zero_one algo.length_normalize=true algo.beta=0.2 {ANOTHER}",
+    "grpo": f"algo=grpo data.reward=zero_one algo.length_normalize=true algo.kl_coef=0.2 {ANOTHER}",
     "red_drop": "algo=red_drop optim.epochs=2",
     "masked": f"algo=grpo algo.off_policy_mask=0.002 compose=anna_karenina {FASTER}",
     "m2po": f"algo=m2po algo.tau=1e-4 {FASTER}",
@@ -91,7 +91,7 @@ ROUND_VARIANTS = {
     "agro_on_policy": f"algo=agro_on_policy {ANOTHER} schedule.prompts=4 optim.batch_size=24",
     "few draws": f"algo=grpo {UPDATES} compose.pass_rate=[0.1,0.9] schedule.replay=0.4",
     "graded": f"algo=rloo {ANOTHER} {GRADED}",
-    "icepop": f"algo=icepop algo.beta=0.1 {ANOTHER} {UPDATES} sampler.temperature=1.2 schedule.replay=0.4",
+    "icepop": f"algo=icepop algo.kl_coef=0.1 {ANOTHER} {UPDATES} sampler.temperature=1.2 schedule.replay=0.4",
 }
 
 

@@ -43,8 +43,8 @@ def test_each_setting_that_makes_another_run_makes_another_group_but_seeds_do_no
     config = config_of("model=tiny")
     settings = plain(config)
     base = Run(Path("base"), "base", config=settings)
-    algo_without_beta = {key: value for key, value in settings["algo"].items() if key != "beta"}
-    run_before_beta = Run(Path("old"), "old", config=settings | {"algo": algo_without_beta})
+    algo_without_kl_coef = {key: value for key, value in settings["algo"].items() if key != "kl_coef"}
+    run_before_kl_coef = Run(Path("old"), "old", config=settings | {"algo": algo_without_kl_coef})
     changed_runs = []
     for key, value in flatten(settings):
         changed_settings = json.loads(json.dumps(settings))
@@ -53,9 +53,9 @@ def test_each_setting_that_makes_another_run_makes_another_group_but_seeds_do_no
         section[last] = f"not {value}"
         changed_runs.append(Run(Path(key), key, config=changed_settings))
 
-    base, run_before_beta, *changed_runs = group_runs([base, run_before_beta, *changed_runs]).runs
+    base, run_before_kl_coef, *changed_runs = group_runs([base, run_before_kl_coef, *changed_runs]).runs
 
-    assert run_before_beta.group == base.group, "a setting that a run's version lacked is at its default"
+    assert run_before_kl_coef.group == base.group, "a setting that a run's version lacked is at its default"
     pooled = {run.name for run in changed_runs if run.group == base.group}
     identity = dict(flatten(config.identity))
     assert pooled & identity.keys() - {"evaluation.every"} == {"seed", "sampler.seed", "data.seed"}

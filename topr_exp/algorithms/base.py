@@ -141,22 +141,22 @@ class Loss(TypedSection, ABC):
 
 @dataclass(frozen=True)
 class PenalizedLoss(Loss):
-    """Base of a loss that may carry the KL penalty of GRPO (arXiv 2402.03300, Equations 3 and 4): β Σ_t k_t.
+    """Base of a loss that may carry the KL penalty of GRPO (arXiv 2402.03300, Equations 3 and 4): kl_coef · Σ_t k_t.
 
     Divided by T with `length_normalize`, as the loss is. Limits, masks and corrections leave it as it is.
     """
 
-    beta: NotNegative = field(default=0.0, kw_only=True)  # weight of the KL to the reference model; 0: none
+    kl_coef: NotNegative = field(default=0.0, kw_only=True)  # weight of the KL to the reference model; 0: none
 
     @property
     def needs(self) -> frozenset[str]:
-        if self.beta == 0:
+        if self.kl_coef == 0:
             return frozenset()
         return frozenset({"ref_logp"})
 
     def output(self, loss: Tensor, batch: Batch, metrics: dict[str, Tensor]) -> LossOutput:
-        if self.beta > 0:
-            loss = loss + self.beta * reference_kl(batch)
+        if self.kl_coef > 0:
+            loss = loss + self.kl_coef * reference_kl(batch)
         return super().output(loss, batch, metrics)
 
 

@@ -100,7 +100,7 @@ class GRPO(GroupClipped, PenalizedLoss):
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
 
-    Shao et al. (arXiv 2402.03300), whose KL term is `beta=0.04`; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not
+    Shao et al. (arXiv 2402.03300), whose KL term is `kl_coef=0.04`; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not
     divide by std (`advantage=group`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves
     out responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
