@@ -143,6 +143,18 @@ def test_a_lock_whose_file_another_host_removes_is_taken_anew(module, name, call
         assert locks.living_owner(claim) == HERE
 
 
+def test_a_lock_in_a_stale_folder_is_an_error(claim, monkeypatch):
+    """Which never passes: to try again would hang the run."""
+
+    def raise_stale(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    monkeypatch.setattr(type(claim), "lstat", raise_stale)
+
+    with pytest.raises(OSError, match="Stale file handle"):
+        locks.acquire(claim)
+
+
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_another_users_lock_is_seen_and_taken_once_its_holder_was_killed(is_readable, ordinary_user):
     """While it is held it is seen; when its holder was killed, who may write in the folder takes it."""

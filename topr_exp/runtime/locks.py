@@ -211,11 +211,15 @@ def _try_flock(descriptor: int, operation: int) -> bool:
 def _is_at(path: Path, descriptor: int) -> bool:
     """True if `path` is still the name of an open file."""
     try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+        status = os.fstat(descriptor)
     except OSError as error:
         if error.errno in REMOVED:
             return False
         raise
+    try:
+        return os.path.samestat(path.lstat(), status)
+    except FileNotFoundError:  # a stale folder is an error: no later attempt would find the file
+        return False
 
 
 def _read_owner(descriptor: int) -> Owner:
