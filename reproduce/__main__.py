@@ -146,14 +146,15 @@ def check_folder(overrides: Sequence[str]) -> Path:
 
 def refuse_unrecorded(overrides: Sequence[str]) -> None:
     """Raise ConfigError for settings that records don't hold: runs that differ in them would pass for the same run."""
-    from reproduce.records import KEYS, KEYS_OF_LOSSES
+    from reproduce.records import KEYS, KEYS_BESIDE_THE_LOSS
 
-    recorded_keys = (*KEYS, *KEYS_OF_LOSSES)
+    keys_outside_algo = [key for key in (*KEYS, *KEYS_BESIDE_THE_LOSS) if not key.startswith("algo.")]
     for word in overrides:
         key = word.lstrip("+~").split("=", 1)[0]
-        if key not in (*recorded_keys, *GROUPS, *OTHER_KEYS) and key.split(".")[0] not in OTHER_SECTIONS:
+        section = key.split(".")[0]
+        if key not in (*keys_outside_algo, *GROUPS, *OTHER_KEYS) and section not in ("algo", *OTHER_SECTIONS):
             raise ConfigError(
-                f"{word}: results are told apart by other settings ({', '.join(recorded_keys)}); "
+                f"{word}: results are told apart by other settings ({', '.join(['algo.*', *keys_outside_algo])}); "
                 "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
             )
 

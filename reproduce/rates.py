@@ -216,8 +216,9 @@ def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles
             tried[cell] = cell.tried(results.by_identity)
             missing[cell] = missing_trials(tried[cell], first_rates[cell])
             trials_to_run += [(cell, trial) for trial in missing[cell]]
-        write_rates({cell: tried[cell] for cell in cells if not missing[cell]}, files)
-        results.write()
+        if not options.list:
+            write_rates({cell: tried[cell] for cell in cells if not missing[cell]}, files)
+            results.write()
         if options.list or not trials_to_run or code > 2:
             print_cells(tried, missing)
             return code

@@ -1,7 +1,7 @@
 """Records of runs, small enough to be committed: docs/results/FIGURE.json holds those of a figure.
 
-A record is known by the settings that experiments vary (KEYS), so that results that were computed in different
-sessions can stand together; each names the commit, the versions and the machine that it came from.
+A record is known by the settings that experiments vary (KEYS, and all of the loss), so that results that were computed
+in different sessions can stand together; each names the commit, the versions and the machine that it came from.
 """
 
 import functools
@@ -51,30 +51,12 @@ KEYS = (
     "evaluation.every",
     "evaluation.problems",
 )
-# Settings of losses and of tasks: left out where they are the usual values, since most runs vary none of them.
-KEYS_OF_LOSSES = (
-    "algo.advantage",
-    "algo.length_normalize",
-    "algo.eps_low",
-    "algo.eps_high",
-    "algo.cap",
-    "algo.tau",
-    "algo.tau_pos",
-    "algo.tau_neg",
-    "algo.c1_pos",
-    "algo.c2_pos",
-    "algo.c1_neg",
-    "algo.c2_neg",
-    "algo.off_policy_mask",
+# Left out where they are the usual values, as all settings of a loss are, since most runs vary none of them.
+KEYS_BESIDE_THE_LOSS = (
     "optim.reduction",
     "optim.whole_groups",
     "data.turns",
     "data.choices",
-    "algo.correction",
-    "algo.denominator",
-    "algo.mask",
-    "algo.rule",
-    "algo.renormalize",
     "schedule.lag",
     "schedule.concurrency",
     "schedule.tokens_per_update",
@@ -83,7 +65,6 @@ KEYS_OF_LOSSES = (
     "sampler.mismatch.weights",
     "sampler.mismatch.logits_noise",
     "sampler.top_logprobs",
-    "algo.center_scores",
 )
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -119,22 +100,27 @@ def identity_text(settings: Mapping[str, Any]) -> str:
 
 
 def identifying_settings(settings: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The values of KEYS by dotted key, null ones left out, and those of KEYS_OF_LOSSES that are not the usual ones."""
+    """The values of KEYS by dotted key, null ones left out, and those of the loss and beside it that are not usual."""
     values = settings_by_key(settings)
     usual = usual_values(str(values["algo.name"]))
     identifying = {}
     for key in KEYS:
         if values.get(key) is not None:
             identifying[key] = values[key]
-    for key in KEYS_OF_LOSSES:
-        if key in values and values[key] != usual.get(key):
-            identifying[key] = values[key]
+    for key, value in values.items():
+        if key not in KEYS and tells_losses_apart(key) and value != usual.get(key):
+            identifying[key] = value
     return identifying
+
+
+def tells_losses_apart(key: str) -> bool:
+    """True for a setting that a record holds where its value is not the usual one."""
+    return key in KEYS_BESIDE_THE_LOSS or (key.startswith("algo.") and key != "algo._target_")
 
 
 @functools.cache
 def usual_values(algo: str) -> dict[str, Any]:
-    """The values of a loss as its YAML makes it, by dotted key, and the defaults of the other KEYS_OF_LOSSES."""
+    """The values of a loss as its YAML makes it, by dotted key, and the defaults of KEYS_BESIDE_THE_LOSS."""
     values = {
         "schedule.when_stale": "keep",
         "sampler.mismatch.weights": "none",

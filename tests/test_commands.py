@@ -36,8 +36,8 @@ topr_exp.sweeps cancel SWEEP 77 | 1 | 77: no run of
 topr_exp.sweeps logs SWEEP 9 | 1 | 9: no run of
 reproduce fig10 | 2 | fig10: no such figure; allowed: fig1, fig2
 reproduce table2 model=tiny_noise | 2 | model=tiny_noise: table2 trains another model
-reproduce fig2 optim.epochs=2 | 2 | optim.epochs=2: results are told apart by other settings (algo.name,
-reproduce fig2 optim=paper --recorded | 2 | optim=paper: results are told apart by other settings (algo.name,
+reproduce fig2 optim.epochs=2 | 2 | optim.epochs=2: results are told apart by other settings (algo.*,
+reproduce fig2 optim=paper --recorded | 2 | optim=paper: results are told apart by other settings (algo.*,
 reproduce fig1 seed=-1 | 2 | seed must be 0 or more
 reproduce fig1 --out Makefile | 2 | not a folder
 reproduce.bench algo=grop --list | 2 | algo=grop: no such choice; did you mean grpo?
