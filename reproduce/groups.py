@@ -38,6 +38,8 @@ NAMES = {
     "topr_undivided": "TOPR, without 1/T",
     "topr_token_ratio": "TOPR, token ratio",
     "topr_geometric_ratio": "TOPR, geometric ratio",
+    "topr_b_neg_5": "TOPR, negatives to 5",
+    "topr_b_pos_5": "TOPR, 0.2 to 5",
     "ppo_eps_low_0_8": "PPO, 0.2 to 5",
     "gspo_eps_low_0_03": "GSPO, ε = 0.03",
     "vespo_c1_pos_0_5": "VESPO, a quarter",

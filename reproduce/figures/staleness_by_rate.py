@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 UPDATES = "schedule.updates"
 # With new answers after every update losses are one: the runs of a second choice are those of the first name, too.
-FRESH_TOPR = f"topr algo.length_normalize=null {UPDATES}=1"
+TOPR = "topr algo.length_normalize=null algo.b_neg=null"
+FRESH_TOPR = f"{TOPR} {UPDATES}=1"
 FRESH_GRPO = f"grpo {UPDATES}=1"
 FRESH_GSPO = f"gspo algo.eps_low=null {UPDATES}=1"
 LOSSES_OF_ANSWERS = {
-    "TOPR": ["topr algo.length_normalize=null"],
+    "TOPR": [TOPR],
+    "TOPR, negatives to 5": ["topr algo.b_pos=null algo.b_neg=5", FRESH_TOPR],
+    "TOPR, 0.2 to 5": ["topr algo.b_pos=5 algo.b_neg=5", FRESH_TOPR],
     "TOPR, without 1/T": ["topr algo.length_normalize=false"],
     "TIS": ["tis", FRESH_TOPR],
     "PPO, 0.2 to 5": ["ppo algo.eps_low=0.8", FRESH_TOPR],
@@ -52,6 +55,7 @@ WIDENED = {
     "PPO": ("ppo algo.eps_low=0.8", "ppo algo.eps_low=null"),
     "GSPO": ("gspo algo.eps_low=0.03", "gspo algo.eps_low=null"),
     "VESPO": ("vespo algo.c1_pos=0.5", "vespo algo.c1_pos=null"),
+    "TOPR": ("topr algo.b_pos=5 algo.b_neg=5", TOPR),
 }
 
 
@@ -121,6 +125,9 @@ FIGURE = Figure(
         "staleness_by_rate algo.length_normalize=false learning_rates.loss=topr_undivided schedule.updates=1,64",
         "staleness_by_rate algo=ppo algo.eps_low=0.8 algo.eps_high=4 learning_rates.loss=ppo_eps_low_0_8 "
         "schedule.updates=8,64",
+        "staleness_by_rate algo.b_neg=5 learning_rates.loss=topr_b_neg_5 schedule.updates=64",
+        "staleness_by_rate algo.a_pos=0.2 algo.b_pos=5 algo.a_neg=0.2 algo.b_neg=5 learning_rates.loss=topr_b_pos_5 "
+        "schedule.updates=64",
         "staleness_by_rate algo=tis schedule.updates=64",
         "staleness_by_rate algo=grpo,vespo data.n=8 optim.whole_groups=true",
         "staleness_by_rate algo=cispo data.n=8 optim.whole_groups=true schedule.updates=8,64",
@@ -149,6 +156,5 @@ FIGURE = Figure(
     "and one of stale answers hold equally many problems: 32 with an answer each, or 4 whole groups of 8. With new "
     "answers after every update TOPR, TIS and PPO are one loss, so are GRPO, CISPO and M2PO, so are GSPO and SAPO: run "
     "once there, and drawn for each; so is a loss with other limits. The three fresh runs of TOPR, TIS and PPO, at "
-    "1e-3, end far apart: a single claim rests on them. A quarter: of all four of VESPO's exponents. TOPR's own limits "
-    "were not varied.",
+    "1e-3, end far apart: a single claim rests on them. A quarter: of all four of VESPO's exponents.",
 )
