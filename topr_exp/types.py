@@ -42,7 +42,7 @@ class Problem:
     level: int | None = None  # difficulty, 1 (easy) to 5
     subject: str | None = None
     source: str | None = None  # id of the problem that this one was made from; those of one source are not independent
-    fields: Mapping[str, str] = field(default_factory=dict, hash=False)  # further ones, which the prompt may name
+    fields: Mapping[str, str] = field(default_factory=dict, hash=False)  # further ones of its data, for the template
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Batch:
     group: Tensor | None = None  # [B] int64, equal for responses to one prompt
     sample: Tensor | None = None  # [B] int64, which of the n responses to its prompt this one is
     group_mean: Tensor | None = None  # [B] mean reward over all n samples of the prompt, before subsampling
-    group_std: Tensor | None = None  # [B] standard deviation of the same (n - 1 in the denominator)
+    group_std: Tensor | None = None  # [B] standard deviation of these rewards (n - 1 in the denominator)
     group_size: Tensor | None = None  # [B] n, before subsampling
-    group_rewards: Tensor | None = None  # [B, n] all their rewards, −∞ at the end where a prompt has fewer than others
+    group_rewards: Tensor | None = None  # [B, n] these rewards, −∞ at the end where a prompt has fewer than others
     old_logp: Tensor | None = None  # [B, T] log π_old: the weights that were μ's, scored by training's forward pass
     ref_logp: Tensor | None = None  # [B, T] log π_ref
     vocab_kl: Tensor | None = None  # [B, T] KL(π(.|x,y_<t) || π_ref(.|x,y_<t)) over the vocabulary, with gradient

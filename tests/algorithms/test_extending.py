@@ -50,7 +50,7 @@ def test_the_page_names_what_a_loss_says_of_itself():
     description = LOSS.partition("## What a loss says of itself")[2]
     names_on_page = set(re.findall(r"`(\w+)`", description))
     properties = {name for name, member in vars(Loss).items() if isinstance(member, property)}
-    derived = {"paper", "divides_by_length", "limits_by_reward_sign"}
+    derived = {"paper", "divides_by_length", "lowers_negative_rewards_alone"}
 
     assert properties - derived | {"rewards", "papers"} <= names_on_page
 

@@ -172,9 +172,9 @@ LIMITS = """
 """
 
 
-@each_row("word by_sign", LIMITS, literals=True)
-def test_losses_whose_limits_go_by_the_sign(word, by_sign):
-    assert config_of(word).algo.limits_by_reward_sign is by_sign
+@each_row("word lowers", LIMITS, literals=True)
+def test_losses_that_lower_negative_rewards_alone(word, lowers):
+    assert config_of(word).algo.lowers_negative_rewards_alone is lowers
 
 
 # ---- the first prompt: a dry run's and a run folder's is what the model gets

@@ -90,13 +90,13 @@ class Loss(TypedSection, ABC):
         return True
 
     @property
-    def limits_by_reward_sign(self) -> bool:
-        """True where R = R0 − c alone decides if an answer becomes rarer: a wrong one with R ≥ 0 never does."""
+    def lowers_negative_rewards_alone(self) -> bool:
+        """True where a response becomes rarer if its R = R0 − c is below 0, and never else."""
         return False
 
     @property
     def needs_unequal_rewards(self) -> bool:
-        """True where responses to a prompt with one reward have no gradient as long as π is μ and the reference."""
+        """True where a prompt whose responses have equal rewards has no gradient while π is μ and the reference."""
         return False
 
     def has_weight(self, reward: float) -> bool:

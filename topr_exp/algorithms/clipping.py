@@ -38,15 +38,15 @@ AtMostOne = Annotated[float, Range("above 0 and at most 1", lambda value: 0 < va
 
 @dataclass(frozen=True)
 class Clipped(Loss):
-    """Limits of a ratio below and above 1."""
+    """Base of a loss that clips ratios by PPO's rule, to limits below and above 1."""
 
     eps_low: AtMostOne  # the ratio is clipped below 1 − this
     eps_high: PositiveOrInf  # the ratio is clipped above 1 + this
 
     def clip(self, delta: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """PPO's objective of the ratios e^Δ and the share of them that is clipped, both [B].
+        """PPO's objective of each response, [B], and the share of its ratios e^Δ that is clipped, [B].
 
-        delta: [B], or [B, T] by token, whose objectives are summed.
+        delta: [B], a ratio for each response, or [B, T], one for each token, whose objectives are summed.
         """
         is_by_token = delta.ndim == 2
         if is_by_token:
@@ -72,7 +72,7 @@ class PPO(Clipped, PenalizedLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"ppo": Paper("PPO on responses", "2503.14286", "Equation 6")}
-    limits_by_reward_sign = True
+    lowers_negative_rewards_alone = True
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "reward", self.name)  # R
@@ -84,18 +84,8 @@ class PPO(Clipped, PenalizedLoss):
         return self.output(-objective, batch, metrics)
 
 
-class GroupClipped(GroupLoss, Clipped):
-    """PPO's clipping with an advantage relative to the group."""
-
-    def clipped_loss(self, delta: Tensor, advantage: Tensor, batch: Batch) -> LossOutput:
-        """The loss whose objective is that of `clip`."""
-        objective, clipped_share = self.clip(delta, advantage, batch)
-        metrics = {"advantage": advantage, "clipped": clipped_share}
-        return self.output(-objective, batch, metrics)
-
-
 @dataclass(frozen=True)
-class GRPO(GroupClipped, PenalizedLoss):
+class GRPO(GroupLoss, Clipped, PenalizedLoss):
     """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
@@ -135,7 +125,7 @@ class GRPO(GroupClipped, PenalizedLoss):
 
 
 @dataclass(frozen=True)
-class GSPO(GroupClipped):
+class GSPO(GroupLoss, Clipped):
     """GSPO: PPO's clipping of the ratio's geometric mean over the response, far nearer to 1 than GRPO's.
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
@@ -150,11 +140,13 @@ class GSPO(GroupClipped):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
         log_mean_ratio = log_ratio(batch) / lengths(batch)  # log s
-        return self.clipped_loss(log_mean_ratio, advantage, batch)
+        objective, clipped_share = self.clip(log_mean_ratio, advantage, batch)
+        metrics = {"advantage": advantage, "clipped": clipped_share}
+        return self.output(-objective, batch, metrics)
 
 
 @dataclass(frozen=True)
-class GMPO(GroupLoss, Clipped):
+class GMPO(GroupLoss):
     """GMPO: the geometric mean of the token ratios, of which each is clipped by PPO's rule, in log space.
 
     loss = − A exp((1/T) Σ_t δ'_t),   δ' = min(δ, ε_high) where A > 0, max(δ, −ε_low) where A < 0,   A as in GSPO
@@ -182,7 +174,7 @@ class GMPO(GroupLoss, Clipped):
 
 
 @dataclass(frozen=True)
-class REC(GroupLoss, Clipped):
+class REC(GroupLoss):
     """REC: group-relative REINFORCE with one-sided clipping.
 
     loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
@@ -193,6 +185,7 @@ class REC(GroupLoss, Clipped):
     """
 
     eps_low: PositiveOrInf  # the ratio is clipped below 1 − this
+    eps_high: PositiveOrInf  # the ratio is clipped above 1 + this
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}

@@ -9,17 +9,17 @@ from topr_exp.algorithms.base import TypedSection, lengths, log_or_minus_inf, ma
 from topr_exp.schema import Rule
 from topr_exp.types import Batch, Tensor
 
-HIGHEST_LOG_PROB = -1e-12  # the largest that a binary divergence takes for below that of probability 1
+HIGHEST_LOG_PROB = -1e-12  # limit in a binary divergence, since log(1 − 1) would be −∞
 
-# Statistic of a token that a mask looks at: of π against the denominator d, or (old_) of π_old against μ. ratio: π/d;
-# difference: π − d, binary total variation; divergence: KL(Bernoulli(d) ‖ Bernoulli(π)), the binary KL.
+# Statistic of a token, of π against the loss's denominator d, or (old_) of π_old against μ. ratio: π/d; difference:
+# π − d, binary total variation; divergence: KL(Bernoulli(d) ‖ Bernoulli(π)), the binary KL.
 Statistic = Literal["ratio", "difference", "divergence", "old_ratio", "old_difference", "old_divergence"]
 
-# Span of a statistic: each token, or of a response the mean, the sum or the largest; of ratios in log space.
+# Span of a statistic: each token, or the mean, sum or largest over a response; ratios are summed in log space.
 Level = Literal["token", "mean", "sum", "largest"]
 
-# What a mask drops: all beyond the band, or (signed) only what A drives further out: above it where A > 0, below it
-# where A < 0. A size has no sign, so the token's log-ratio says on which side it is.
+# What a mask drops: all tokens beyond the band, or (signed) only those that A pushes further out: above it where
+# A > 0, below it where A < 0. A size has no sign, so the sign of the token's log-ratio says on which side it is.
 Sides = Literal["both", "signed"]
 
 

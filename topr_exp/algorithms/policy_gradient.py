@@ -35,15 +35,18 @@ class PolicyGradient(Tapered):
 
     loss = − Σ_t M_t · stopgrad(c_t w_t) · A · logπ(y_t),   δ_t = logπ(y_t) − log d(y_t),   ε_t = log π_old − log μ
 
-    w = clip(ratio, a±, b±), the limits by the sign of A, d the `denominator`. With `rule=ppo` a token (or response)
-    whose ratio is beyond them has no gradient, as in PPO, and the value is that of PPO's objective: its limits are
-    0 1+ε 1−ε ∞ for a_pos b_pos a_neg b_neg. M: the product of the masks (`Mask`). c = min(e^ε, `correction`), by
-    `correction_level` of each token, or the mean or sum of ε over the response; null: 1. It goes with a ratio to π_old
-    or a constant weight: π/μ has that factor already. `length_normalize` divides by T. All factors are multiplied in
-    log space, so that what is dropped or clipped is never exponentiated.
+    d: the `denominator`, μ or π_old.
+    w: clip(ratio, a±, b±), the limits by the sign of A. With `rule=ppo` a token (or response) whose ratio is beyond
+    them has no gradient, and the value is that of PPO's objective, whose a_pos b_pos a_neg b_neg are 0 1+ε 1−ε ∞.
+    M: the product of the masks (`Mask`).
+    c: min(e^ε, `correction`), by `correction_level` of each token, or the mean or sum of ε over the response; null: 1.
+    It goes with a ratio to π_old or a constant weight: π/μ has that factor already.
 
-    At π = π_old = μ it is REINFORCE with its advantage. Limits 0 ∞ 0 ∞ with a sequence's or prefix's ratio and no mask
-    are importance sampling. Metrics: weight M c w, clipped_low, clipped_high; objective; masked; correction.
+    All factors are multiplied in log space, so that what is dropped or clipped is never exponentiated. At π = π_old = μ
+    it is REINFORCE with its advantage. Limits 0 ∞ 0 ∞ with a sequence's or prefix's ratio and no mask are importance
+    sampling. `length_normalize` divides by T.
+
+    Metrics: weight M c w, clipped_low, clipped_high; objective; masked; correction.
     """
 
     rule: Literal["clip", "ppo"] = "clip"  # a ratio beyond its limits is clipped to them, or has no gradient (PPO)
@@ -147,13 +150,13 @@ class PolicyGradient(Tapered):
     def _expected_total(self, ratio: LimitedRatio, weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
         """A Σ_t E_q[w s] of each response, [B], as a term with that gradient.
 
-        Of the ratio of a token or a prefix each token of the head has its own weight, so that a constant A has no
-        drift. A weight of the whole response multiplies E_q[s]: exact where its limits are equal.
+        With the ratio of a token or a prefix each token of the head has its own weight, and a constant A has no drift.
+        A weight of the whole response multiplies E_q[s], which is exact where its limits are equal.
         """
         if ratio.log_ratio.ndim == 1:
             if self.rule == "ppo":
                 weight = weight.masked_fill(ratio.is_outside, 0.0)
-            term = expected_score(batch, unweighted)
+            term = expected_score(batch, log_one)
             return product(weight, advantage) * sum_over_tokens(term, batch)
         # Of the tokens before t; 0 for a ratio of the token alone.
         prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)
@@ -200,8 +203,8 @@ def ppo_objective(ratio: LimitedRatio, value: Tensor, batch: Batch) -> Tensor:
     return sum_over_tokens(value + gradient_term, batch)
 
 
-def unweighted(log_ratio: Tensor) -> Tensor:
-    """log 1 of each ratio."""
+def log_one(log_ratio: Tensor) -> Tensor:
+    """The log of weight 1 for each ratio."""
     return log_ratio.new_zeros(log_ratio.shape)
 
 

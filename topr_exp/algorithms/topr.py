@@ -101,7 +101,7 @@ class Tapered(PenalizedLoss):
         return reward != 0 and limit > 0
 
     @property
-    def limits_by_reward_sign(self) -> bool:
+    def lowers_negative_rewards_alone(self) -> bool:
         return self.b_neg > 0 and self.advantage == "reward"
 
     def __call__(self, batch: Batch) -> LossOutput:

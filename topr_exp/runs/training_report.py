@@ -65,7 +65,7 @@ def report_reward_signs(training_set: TrainingSet, algo: Loss, weight_key: str) 
         label = f"{'p̃':<12}"  # shown 11 wide: p̃ is two characters
         say(f"{label} {weight:.3g}: {positive:.3g} % positive, c = {training_set.baseline:g}")
     advice = ""
-    if algo.limits_by_reward_sign:
+    if algo.lowers_negative_rewards_alone:
         advice = advise_sign(shares, algo.name)
     if not advice and weight is not None:
         advice = advise_weight(training_set, weight, weight_key)
