@@ -23,7 +23,7 @@ from topr_exp.config.run_folders import name_with_hash, safe_name
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import read_shots
 from topr_exp.runs.preflight import check_files, check_machine
-from topr_exp.runs.provenance import describe_environment
+from topr_exp.runs.provenance import COMMAND_LINE_KEYS, describe_environment
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.runtime.files import disk_errors
@@ -54,7 +54,6 @@ LOGGED_REWARD = ("reward", "given")  # of data: rewards from a log, which an eva
 LOG_KEYS = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
 # The values that name the package's own code; any other names a user's.
 PACKAGE_VALUES = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler._target_": ()}
-COMMAND_LINE_KEYS = ("model.trust_remote_code", "sampler.python")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -208,18 +207,21 @@ def merge_group(
         if key in taken_keys and not names_users_code:
             settings[key] = literal(value)
         elif decides_question and not is_other_choice and composed.get(key) != value:
-            raise foreign_code_error(name, value)
+            raise foreign_code_error(name, value, f"{group}={stored_choice}")
     return settings
 
 
-def foreign_code_error(name: str, value: Any) -> ConfigError:
-    """The error of a run's setting that names code of the user's."""
+def foreign_code_error(name: str, value: Any, choice: str) -> ConfigError:
+    """The error of a run's setting that names code of the user's; choice: of its group, as the run made it."""
     if isinstance(value, dict) and "_target_" in value:
         name = f"{name}._target_"
         value = value["_target_"]
+        remedy = f"give {name}=... on the command line"
+    else:
+        remedy = f"give {choice} with --config-dir FOLDER, or {name}=..., on the command line"
     return ConfigError(
         f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
-        f"its folder: give {name}=... on the command line, the same if you trust it"
+        f"its folder: {remedy}, the same if you trust it"
     )
 
 

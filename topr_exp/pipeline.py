@@ -25,7 +25,7 @@ from topr_exp.evaluation.summary import summarise_evaluation
 from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grader
 from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
-from topr_exp.runs.console import format_header, format_results
+from topr_exp.runs.console import evaluation_command, format_header, format_results
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.forecast import Forecast
@@ -497,5 +497,5 @@ def summarize(experiment: Experiment, base_figures: dict[str, Any], final_figure
         environment = folder.read("environment.json")
         write_card(folder.model_of(config.iterations), config, summary, environment, problem_counts, experiment.header)
     folder.finish(summary)
-    say("\n" + format_results(summary, folder.path))
+    say("\n" + format_results(summary, folder.path, evaluation_command(config)))
     return summary

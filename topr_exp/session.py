@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from topr_exp.config.settings import Config
-from topr_exp.runs.console import format_results
+from topr_exp.runs.console import evaluation_command, format_results
 from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, hash_inputs, keep_threads, refuse_damaged_model
@@ -98,7 +98,8 @@ def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:
         refuse_damaged_model(folder.path / "model")
     folder.remove_leftovers(config.iterations)
     summary = folder.read_results()
-    say(f"finished before, nothing to do: {folder.path}\n\n{format_results(summary, folder.path)}")
+    results = format_results(summary, folder.path, evaluation_command(config))
+    say(f"finished before, nothing to do: {folder.path}\n\n{results}")
     if keeps_no_model(folder.path) and config.checkpoint.weights != "none":
         warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
     missing_count = folder.count_missing_weights()

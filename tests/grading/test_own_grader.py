@@ -1,6 +1,7 @@
 """A user's own function as a grader: found by name, run in the workers, its mistakes reported instead of scored."""
 
 import re
+import shlex
 import subprocess
 import sys
 from ast import literal_eval
@@ -217,11 +218,12 @@ def test_a_run_with_all_three_and_an_evaluation(folder, capsys):
     assert base["mean_reward"] == pytest.approx(verdicts["reward"].mean())
     assert f" {base['mean_reward']:.3g}\n" in (config.folder / "model/README.md").read_text()
 
-    words = [*LOSS_AND_SOURCE[:2], f"model={config.folder}", *OUTPUT]
-    capsys.readouterr()
-    assert evaluate(words) == 2
+    printed_words = shlex.split(header.splitlines()[-1])[3:]
+    printed_words.remove("data.eval_n=64")
+    words_without_grader = [word for word in printed_words if not word.startswith("data.grader.")]
+    assert evaluate([*words_without_grader, *OUTPUT]) == 2
     assert "data.grader._target_=closeness.Closeness of the run that wrote the model" in capsys.readouterr().err
-    assert evaluate([*words, CLOSENESS[0]]) == 0
+    assert evaluate([*printed_words, *OUTPUT]) == 0
     assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
 
     append_text(folder / "coins.py", "# another source\n")

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.sampler_choice import why_not_vllm
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import OwnFolder
 from topr_exp.data.prompts import TokenizedProblems
+from topr_exp.runs.provenance import COMMAND_LINE_KEYS
 from topr_exp.runtime.distributed import visible_gpus
 from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.machine import slow_precision
-from topr_exp.schema import identity
+from topr_exp.schema import class_path, flatten, identity, show
 from topr_exp.types import VERDICTS
 from topr_exp.verifier.figures import cell, run_table
 
@@ -151,8 +154,11 @@ def count_left_out(report: SplitReport, questions: TokenizedProblems) -> str:
 # ---- results
 
 
-def format_results(summary: dict[str, Any], folder: Path) -> str:
-    """Format the end of a run: base against trained, seconds per stage, files, and what to do next."""
+def format_results(summary: dict[str, Any], folder: Path, evaluation: str) -> str:
+    """Format the end of a run: base against trained, seconds per stage, files, and what to do next.
+
+    evaluation: the command that evaluates its model.
+    """
     stage_seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in summary["seconds"].items())
     total_seconds = sum(summary["seconds"].values())
     run = shlex.quote(str(folder))
@@ -162,7 +168,7 @@ def format_results(summary: dict[str, Any], folder: Path) -> str:
         evaluate_line = ""
     else:
         model = "model/"
-        evaluate_line = f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
+        evaluate_line = f"\n      {evaluation}"
     return (
         f"{results_table(summary)}\n"
         f"seconds: {stage_seconds} (total {total_seconds:.1f})\n"
@@ -172,10 +178,31 @@ def format_results(summary: dict[str, Any], folder: Path) -> str:
     )
 
 
+def evaluation_command(config: Config) -> str:
+    """Return a command that evaluates a run's model; it names the user's code, which is not taken from a folder."""
+    words = ["python", "-m", "topr_exp.evaluate"]
+    is_users_source = class_path(config.data) not in SOURCES.values()
+    is_users_sampler = class_path(config.sampler) is not None
+    if OwnFolder.path is not None and (is_users_source or is_users_sampler):
+        words += ["--config-dir", str(OwnFolder.path)]
+    words += [f"model={config.folder}", "data.eval_n=64"]
+    if is_users_sampler:
+        words.append(f"sampler={config.sampler.name}")
+    if config.data.grader not in (None, *GRADERS):
+        for key, value in flatten({"data.grader": config.data.grader}):
+            words.append(f"{key}={show(value)}")
+    for key in COMMAND_LINE_KEYS:
+        group, name = key.split(".")
+        value = getattr(getattr(config, group), name, None)
+        if value:
+            words.append(f"{key}={show(value)}")
+    return shlex.join(words)
+
+
 def describes_run(summary: dict[str, Any]) -> bool:
     """True if a summary has all that `format_results` shows, each of its type."""
     with contextlib.suppress(*DAMAGE):
-        format_results(summary, Path())
+        format_results(summary, Path(), "")
         return True
     return False
 

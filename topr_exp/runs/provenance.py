@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = ("topr_exp", "conf", "pyproject.toml")  # in the repository; results depend on it
 PROGRAMS = ("topr_exp/__main__.py", "topr-exp")
 CONFIG_DIR_OPTIONS = ("-cd", "--config-dir")
+COMMAND_LINE_KEYS = ("model.trust_remote_code", "sampler.python")  # an evaluation takes them from nowhere else
 
 
 def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
