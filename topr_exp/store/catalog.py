@@ -1,7 +1,8 @@
 """Tables of a store as its folders show them: which there are, how large, how long unused, which derive from which."""
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from topr_exp.runtime import locks
@@ -81,18 +82,24 @@ def find_table(store: Store, prefix: str) -> Table:
     return table
 
 
-def derived_tables(name: str, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables that derive from a table (the verdicts on its completions, their log-probabilities).
+def tables_by_source(tables: Iterable[Table]) -> dict[str, list[Table]]:
+    """Map names of tables to the tables that derive from them (verdicts on completions, their log-probabilities).
 
-    Their keys name it, where a note on how its rows were selected may follow.
+    Their keys name the source, where a note on how its rows were selected may follow.
     """
-    derived = []
+    derived_by_name = defaultdict(list)
     for table in tables:
-        named_tables = [value.split(" ", 1)[0] for value in table.key.values() if isinstance(value, str)]
-        if name in named_tables:
-            derived.append(table)
+        names = {value.split(" ", 1)[0] for value in table.key.values() if isinstance(value, str)}
+        for name in names:
+            derived_by_name[name].append(table)
+    return derived_by_name
+
+
+def derived_tables(name: str, derived_by_name: Mapping[str, list[Table]]) -> list[Table]:
+    """Return the tables that derive from a table, directly or not; derived_by_name: from `tables_by_source`."""
+    derived = list(derived_by_name.get(name, ()))
     for table in list(derived):
-        derived += derived_tables(table.name, tables)
+        derived += derived_tables(table.name, derived_by_name)
     return derived
 
 

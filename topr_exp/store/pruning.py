@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, folder_size
-from topr_exp.store.catalog import days_unused, derived_tables, find_tables, matching_tables, writers
+from topr_exp.store.catalog import days_unused, derived_tables, find_tables, matching_tables, tables_by_source, writers
 from topr_exp.store.layout import KEY_FILE, MARKER, SHARD, foreign_entries
 from topr_exp.store.table import Store, Table
 from topr_exp.store.table_lines import IRREPLACEABLE, megabytes, tables_and_size
@@ -48,8 +48,9 @@ def prune_tables(store: Store, selection: Selection, *, really: bool) -> None:
         raise TOPRError(f"{store.root} holds {', '.join(foreign[:3])}, which a store does not; nothing is removed")
     bytes_by_name: dict[str, int] = {}
     selected_tables = [table for table in matching_tables(tables, selection.key) if selection.includes(table)]
+    derived_by_name = tables_by_source(tables)
     for table in selected_tables:
-        family = [table, *derived_tables(table.name, tables)]
+        family = [table, *derived_tables(table.name, derived_by_name)]
         remaining = [member for member in family if member.name not in bytes_by_name]
         bytes_by_name |= prune_family(table, remaining, really=really)
     total = tables_and_size(bytes_by_name.values())
