@@ -87,7 +87,7 @@ class Metrics(RecordFile):
             disk_errors(f"write {self.path}"),
             open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
         ):
-            file.write(json.dumps(line) + "\n")
+            file.write(json_line(line))
         self._listener(line)
 
     @main_process_only
@@ -115,6 +115,10 @@ class Evaluations(RecordFile):
 
     name = "eval.jsonl"
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._lines: dict[EvaluationKey, str] | None = None  # of the file, from the first `add` on
+
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines with a warning: evaluations that this attempt does not repeat are lost."""
@@ -126,9 +130,11 @@ class Evaluations(RecordFile):
     @main_process_only
     def add(self, record: Record) -> None:
         """Write an evaluation, in the place of an earlier one of the same weights and problems if there is one."""
-        records = self.evaluations()
-        records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
-        write_lines(self.path, records.values())
+        if self._lines is None:
+            self._lines = {key: json_line(stored_record) for key, stored_record in self.evaluations().items()}
+        # A dict keeps the place: a resumed run must not change the order.
+        self._lines[evaluation_key(record)] = json_line(record)
+        write_text(self.path, "".join(self._lines.values()))
         self._listener(record)
 
     def count_missing(self, updates: Iterable[UpdateKey], every: int | None, iterations: int) -> int:
@@ -146,7 +152,11 @@ class Evaluations(RecordFile):
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
-    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+    write_text(path, "".join(map(json_line, records)))
+
+
+def json_line(record: Record) -> str:
+    return json.dumps(record) + "\n"
 
 
 def describe_missing_updates(recorded: Collection[UpdateKey], ends: dict[int, int]) -> str:
