@@ -29,6 +29,7 @@ from topr_exp.types import Problem, TOPRError
 
 # Columns that say nothing of the prompt.
 COMPLETION_COLUMNS = {"text", "finish", "tokens", "sampler_logp", "row"}
+ROWS_AT_A_TIME = 1000  # as Python objects
 
 
 LoggedPrompt = tuple[str, Any]  # a prompt's kind and value: prompt_tokens, messages as JSON or prompt (a text)
@@ -154,7 +155,7 @@ def key_of_prompt(
 def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
     """Iterate over the columns that tell a row's prompt, row by row."""
     names = sorted(set(columns.column_names) - COMPLETION_COLUMNS)
-    for batch in columns.select(names).to_batches():
+    for batch in columns.select(names).to_batches(max_chunksize=ROWS_AT_A_TIME):
         yield from batch.to_pylist()
 
 
@@ -262,7 +263,7 @@ def tokenize_completions(
     """
     ids_type = pa.list_(pa.int32())
     chunks = []
-    for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
+    for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=ROWS_AT_A_TIME):
         texts = batch["text"].to_pylist()
         finishes = batch["finish"].to_pylist()
         encoded_texts = policy.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

@@ -1,6 +1,6 @@
 """A log as a table of the store, whose key is the log's content."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
 ROWS_PER_SHARD = 10_000
+ROWS_PER_PART = 1_000  # of a shard
 READER_VERSION = 3  # in the key of a stored log: raised where logs are read otherwise, so that they are read again
 COLUMN_TYPES = dict.fromkeys(TEXTS, pa.string()) | {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
@@ -95,14 +96,20 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
 
 def read_shards(reader: RolloutReader) -> list[pa.Table]:
     """Read a log into tables of ROWS_PER_SHARD, without columns of prompts that no row has."""
-    rows = iter(reader)
+    parts = read_parts(iter(reader))
     shards = []
-    while shard_rows := list(islice(rows, ROWS_PER_SHARD)):
-        shards.append(as_table(shard_rows))
+    while parts_of_shard := list(islice(parts, ROWS_PER_SHARD // ROWS_PER_PART)):
+        shards.append(pa.concat_tables(parts_of_shard))
     for name in ("prompt", "messages"):
         if all(shard[name].null_count == len(shard) for shard in shards):
             shards = [shard.drop_columns([name]) for shard in shards]
     return shards
+
+
+def read_parts(rows: Iterator[Row]) -> Iterator[pa.Table]:
+    """Tabulate some rows at a time: a token and its log-probability take 68 bytes as Python's numbers, 8 in a table."""
+    while rows_of_part := list(islice(rows, ROWS_PER_PART)):
+        yield as_table(rows_of_part)
 
 
 def as_table(rows: Sequence[Row]) -> pa.Table:
