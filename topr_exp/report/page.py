@@ -31,7 +31,6 @@ from topr_exp.runtime.json_files import as_number
 from topr_exp.runtime.terminal import plural
 
 MOST_COMPLETIONS = 3000  # of all runs together
-LEAST_COMPLETIONS = 10  # of a run
 LONGEST_TEXT = 4000
 LONGEST_QUESTION = 90  # characters of it in a completion's line
 MOST_COMMANDS = 3
@@ -229,7 +228,7 @@ def render_completions(runs: Sequence[Run]) -> str:
         first_owner = completion.owners[0].name
         completions_by_run.setdefault(first_owner, []).append(completion)
 
-    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
+    most_of_run = max(1, MOST_COMPLETIONS // len(runs))
     cards: list[str] = []
     for completions_of_run in completions_by_run.values():
         ordered_completions = kinds_in_turn(completions_of_run)
