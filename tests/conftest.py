@@ -235,15 +235,16 @@ def normal(*shape, seed=0):
     return torch.randn(shape, generator=generator)
 
 
-def make_completions(problem, prompts=None, name=None, bounds=None, **columns):
+def make_completions(problem, prompts=None, name=None, shard_sizes=None, **columns):
     """Completions of these problems, by row, with these columns; `finish` is "stop" where it is not given.
 
-    name: of the table of a store in which they are said to lie, in shards with these bounds.
+    name: of the table of a store in which they are said to lie, in shards of these sizes.
     """
     import numpy as np
     import pyarrow as pa
 
     from topr_exp.sampling.completions import Completions, StoredTables
+    from topr_exp.store.source import Sharding
     from topr_exp.types import Problem
 
     rows = np.asarray(problem)
@@ -268,7 +269,7 @@ def make_completions(problem, prompts=None, name=None, bounds=None, **columns):
     arrays = {column: pa.array(values, types.get(column)) for column, values in columns.items()}
     stored = None
     if name is not None:
-        stored = StoredTables(name, bounds or [0, len(rows)], ())
+        stored = StoredTables(name, Sharding(shard_sizes or (len(rows),)))
     prompt_ids = [np.array(prompt, np.int32) for prompt in prompts]
     return Completions(problems, prompt_ids, pa.table(arrays), stored)
 

@@ -25,8 +25,8 @@ ROLLOUTS = "rollouts/a"
 PROBLEMS = [Problem("p0", "?", "5"), Problem("p1", "?", "7")]
 
 
-def stored(texts, problem, *, bounds=None):
-    return make_completions(problem, [[0]] * len(PROBLEMS), ROLLOUTS, bounds, text=texts, problems=PROBLEMS)
+def stored(texts, problem, *, shard_sizes=None):
+    return make_completions(problem, [[0]] * len(PROBLEMS), ROLLOUTS, shard_sizes, text=texts, problems=PROBLEMS)
 
 
 def verdict_names(completions):
@@ -36,7 +36,7 @@ def verdict_names(completions):
 def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_invalid_has_a_class(tmp_path):
     to_first = ["The answer is 5.", "The answer is 7.", "The answer is 5.0.", "no answer"]
     to_second = ["The answer is 7.", "The answer is 5.", "The answer is 7.0.", "no answer"]
-    completions = stored(to_first + to_second, [0, 0, 0, 0, 1, 1, 1, 1], bounds=[0, 4, 8])
+    completions = stored(to_first + to_second, [0, 0, 0, 0, 1, 1, 1, 1], shard_sizes=(4, 4))
 
     graded = grade_completions(completions, GSM8K, Store(tmp_path))
 
@@ -47,7 +47,7 @@ def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_inv
 def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
     store = Store(tmp_path)
     texts = ["0.5", "1", "die", '["invalid", null, -3]', "library"]
-    completions = stored(texts, [0, 0, 0, 1, 1], bounds=[0, 3, 5])
+    completions = stored(texts, [0, 0, 0, 1, 1], shard_sizes=(3, 2))
 
     def grade(**settings):
         return grade_completions(completions, Grading("own_graders.obedient", **settings), store)
@@ -146,7 +146,7 @@ def mark_first_as_died(table):
     columns = table.shard(0).to_pydict()
     for name, value in (("verdict", "incorrect"), ("path", "died"), ("class", -1)):
         columns[name][0] = value
-    write_shard(table.shard_file(0), pa.table(columns, schema=schema))
+    write_shard(table.shard_path(0), pa.table(columns, schema=schema))
 
 
 def timeouts_of(summary):

@@ -250,7 +250,7 @@ def test_complete_groups_go_to_losses_of_groups(encode):
     completions = encode(rows, group_size=3)
 
     assert completions.problem_index.tolist() == [0, 0, 0, 2, 2, 2]
-    assert completions.stored.bounds == [0, 6]
+    assert completions.stored.sharding.sizes == (6,)
     with refused(r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
         encode(rows, group_size=4)
 

@@ -23,7 +23,7 @@ LINE = "cannot read {}: it was cut short or its disk failed while it was mapped 
 
 def read_tokens(folder):
     tokens = Ragged(open_table(folder).read()["tokens"])
-    os.truncate(open_table(folder).shard_file(3), 0)
+    os.truncate(open_table(folder).shard_path(3), 0)
     return sum(row.sum() for row in tokens)
 
 
@@ -72,7 +72,7 @@ def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log, folder, t
 
     ending = child.ending()
 
-    line = LINE.format(open_table(folder).shard_file(3))
+    line = LINE.format(open_table(folder).shard_path(3))
     assert (type(ending), str(ending), child.process.exitcode) == (TOPRError, line, 1)
     if has_log:
         assert log.read_text().splitlines()[1:] == [f"error: {line}"]

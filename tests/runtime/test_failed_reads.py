@@ -104,7 +104,7 @@ class Disk:
         """What a read gives, or its error."""
         _digest_of_version.cache_clear()
         with contextlib.ExitStack() as patches:
-            patches.enter_context(patch("topr_exp.store.table._verified", {}))
+            patches.enter_context(patch("topr_exp.store.source._verified", {}))
             for name in self.CALLS:
                 patches.enter_context(patch(name, self.wrap(function_of(name))))
             try:

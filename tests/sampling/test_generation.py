@@ -56,7 +56,7 @@ def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, caps
     problem_ids = stored.table["problem_id"].to_pylist()
     assert problem_ids == [f"p{index}" for index in stored.problem_index]
     assert stored.sample_index.tolist() == [0, 1, 2] * 5
-    assert stored.stored.bounds == [0, 6, 12, 15]
+    assert stored.stored.sharding.sizes == (6, 6, 3)
     assert capsys.readouterr().err.count("15/15 completions") == 2
 
 
@@ -82,7 +82,7 @@ def test_every_shard_of_every_seed_has_randomness_of_its_own_and_always_the_same
     shard_texts = set()
     for completions in (first, of_other_seed):
         for shard in (0, 1):
-            texts = completions.texts(completions.stored.shard_rows(shard))
+            texts = completions.texts(completions.stored.sharding.rows(shard))
             shard_texts.add("/".join(texts))
     assert len(shard_texts) == 4
     assert repeated.table.equals(first.table)

@@ -46,7 +46,7 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(tmp_path, rows):
 )
 def test_a_damaged_shard_is_named_and_made_again(table, command, damage, capfd):
     """Rot does not show in the modification time: `verify` reads everything."""
-    path = table.shard_file(4)
+    path = table.shard_path(4)
     root = path.parents[2]
     data = path.read_bytes()
     status = path.stat()
@@ -89,7 +89,7 @@ def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path, command)
     texts = pa.Array.from_buffers(pa.string(), 2, buffers)
     table = Store(tmp_path / "store").table("rollouts", {}, 1)
     table.fill(shard)
-    path = table.shard_file(0)
+    path = table.shard_path(0)
     write_shard(path, pa.table({"problem_id": ["1", "2"], "text": texts}))
 
     assert f"DAMAGED  {path}: it is no valid table: " in command("verify").out

@@ -18,7 +18,7 @@ from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.store.pruning import remove_table
 from topr_exp.store.shards import examine, write_shard
-from topr_exp.store.source import Derivation
+from topr_exp.store.source import Sharding
 from topr_exp.training.logprobs import read_or_score
 
 
@@ -61,12 +61,12 @@ def test_a_derived_shard_of_other_rows_than_its_source_is_made_again(store, comm
     derive(rollouts, store)
     table = only_table(store.root, kind)
     sound_files = contents(table.folder)
-    write_shard(table.shard_file(1), table.shard(1).slice(0, rows))
+    write_shard(table.shard_path(1), table.shard(1).slice(0, rows))
 
-    assert f"DAMAGED  {table.shard_file(1)}: it has {rows} rows, not 6\n" in command("verify").out
+    assert f"DAMAGED  {table.shard_path(1)}: it has {rows} rows, not 6\n" in command("verify").out
     derive(rollouts, store)
 
-    assert f"{table.shard_file(1)} is damaged (it has {rows} rows, not 6)" in capfd.readouterr().err
+    assert f"{table.shard_path(1)} is damaged (it has {rows} rows, not 6)" in capfd.readouterr().err
     assert contents(table.folder) == sound_files
     assert command("verify").status == 0
 
@@ -74,7 +74,7 @@ def test_a_derived_shard_of_other_rows_than_its_source_is_made_again(store, comm
 def test_rollouts_of_other_rows_than_their_prompts_ask_for_are_made_again(tmp_path):
     first = sample(tmp_path)
     table = only_table(tmp_path, "rollouts")
-    write_shard(table.shard_file(1), table.shard(1).slice(0, 3))
+    write_shard(table.shard_path(1), table.shard(1).slice(0, 3))
 
     assert sample(tmp_path).table.equals(first.table)
 
@@ -86,10 +86,10 @@ def test_what_was_made_of_another_version_of_its_source_is_made_again(store, com
     table = only_table(store.root, kind)
     source = only_table(store.root, "rollouts")
     files = contents(table.folder)
-    assert examine(table.shard_file(0)).source == examine(source.shard_file(0)).digest
+    assert examine(table.shard_path(0)).source == examine(source.shard_path(0)).digest
 
     changed_text = source.shard(1).set_column(3, "text", pa.array(["The answer is 5."] * 6))
-    write_shard(source.shard_file(1), changed_text)
+    write_shard(source.shard_path(1), changed_text)
     outcome = command("verify")
     assert outcome.status == 1
     assert "it was made of another version of its source" in outcome.out
@@ -98,7 +98,7 @@ def test_what_was_made_of_another_version_of_its_source_is_made_again(store, com
     assert changed_files.keys() == {"shard-00001.arrow"}
     assert command("verify").status == 0
 
-    write_shard(table.shard_file(2), table.shard(2).replace_schema_metadata(None))
+    write_shard(table.shard_path(2), table.shard(2).replace_schema_metadata(None))
     without_source = contents(table.folder)
     derive(sample(store.root), store)
     assert contents(table.folder) == without_source
@@ -116,7 +116,7 @@ def test_a_derived_table_that_is_only_read_has_its_sources_rows(store):
     with refused(r"shard-00001.arrow is damaged \(it has 39 rows, not 40\)"):
         store.open(of_rows.folder).read()
     assert len(store.open(of_groups.folder).read()) == 79
-    source.shard_file(1).unlink()
+    source.shard_path(1).unlink()
     assert len(store.open(of_rows.folder).read()) == 79, "there is nothing to compare with"
 
 
@@ -143,11 +143,11 @@ def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(store, tmp
     def change_source(*arguments):
         passes.append(change)
         if len(passes) == 2:  # of the second shard
-            CHANGES[change](source.shard_file(1))
+            CHANGES[change](source.shard_path(1))
 
     changing_policy.model.base_model.register_forward_hook(change_source)
     event = "was removed" if change == "removed" else "changed"
-    with refused(f"{source.shard_file(1)} {event} while it was read; nothing made of it is kept"):
+    with refused(f"{source.shard_path(1)} {event} while it was read; nothing made of it is kept"):
         read_or_score(changing_policy, rollouts, store, 8, "scoring")
 
     table = only_table(store.root, "logprobs")
@@ -167,7 +167,7 @@ class ChangingTable:
 
     def shard(self, index):
         rows = self.table.shard(index)
-        CHANGES["cut short"](self.table.shard_file(0))
+        CHANGES["cut short"](self.table.shard_path(0))
         return rows
 
 
@@ -176,7 +176,7 @@ def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, name):
     sample(tmp_path / "store")
     table = ChangingTable(only_table(tmp_path / "store", "rollouts"))
 
-    with refused(f"{table.shard_file(0)} changed while it was read"):
+    with refused(f"{table.shard_path(0)} changed while it was read"):
         export_file(table, tmp_path / name)
 
     assert names_in(tmp_path) == {"store"}
@@ -204,7 +204,7 @@ def test_what_is_derived_goes_only_with_what_nobody_reads(store, command):
     """A held table keeps what it was made of, too; a lock of a forked child's keeps nothing."""
     source = store.table("rollouts", {}, 1)
     source.fill(shard)
-    derived = store.table("verdicts", {"rollouts": source.name}, 1, Derivation((40,)))
+    derived = store.table("verdicts", {"rollouts": source.name}, 1, Sharding((40,)))
     derived.fill(shard)
     derived.hold()
     reader, writer = os.pipe()

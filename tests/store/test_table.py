@@ -105,14 +105,14 @@ def in_chunks(index):
 
 
 def test_fill_makes_what_is_missing_and_the_same_bytes_whatever_the_chunks(table):
-    content = table.shard_file(5).read_bytes()
-    table.shard_file(5).unlink()
+    content = table.shard_path(5).read_bytes()
+    table.shard_path(5).unlink()
     progress = RecordedProgress()
     assert table.missing() == [5]
 
     assert table.fill(in_chunks, progress) == 40
 
-    assert table.shard_file(5).read_bytes() == content
+    assert table.shard_path(5).read_bytes() == content
     assert progress.updates == [FROM_STORE] * 5 + [(40, 40, "")] + [FROM_STORE] * 6
 
 
@@ -124,11 +124,11 @@ def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path):
     def overtaken(index):
         (table.folder / "shard-00000.claim").unlink()
         open_table(tmp_path, shards=1).fill(shard)
-        inodes.append(table.shard_file(0).stat().st_ino)
+        inodes.append(table.shard_path(0).stat().st_ino)
         return shard(index)
 
     assert table.fill(overtaken) == 0
-    assert inodes == [table.shard_file(0).stat().st_ino]
+    assert inodes == [table.shard_path(0).stat().st_ino]
 
 
 # ---- processes that are killed, and many at once

@@ -71,7 +71,7 @@ def grade_by_log(completions: Completions, threshold: float, store: Store) -> Co
 
 def shard_rows(completions: Completions, shard: int) -> range:
     assert completions.stored is not None, "verdicts in the store are on stored completions"
-    return completions.stored.shard_rows(shard)
+    return completions.stored.sharding.rows(shard)
 
 
 def with_stored_verdicts(completions: Completions, table: Table) -> Completions:

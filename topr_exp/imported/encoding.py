@@ -24,7 +24,9 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import Completions, ProblemIndex, StoredTables, TokenIds, index_in_group
 from topr_exp.sampling.generation import fingerprint
+from topr_exp.sampling.sampler import split_every
 from topr_exp.store import Ragged
+from topr_exp.store.source import Sharding
 from topr_exp.types import Problem, TOPRError
 
 # Columns that say nothing of the prompt.
@@ -99,10 +101,10 @@ def encode_log(
         name += f" cut off at {data.completion_limit}"
     if group_size is not None:
         name += f" in groups of {group_size}"
-    # Where each shard begins, and the end of the last one.
-    bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
-    sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
-    return Completions(questions.problems, questions.prompts, columns, StoredTables(name, bounds, sources))
+    shard_sizes = tuple(map(len, split_every(range(len(columns)), ROWS_PER_SHARD)))
+    sources = (log.source,) * len(shard_sizes)  # a shard's rows may be in several of the files
+    stored = StoredTables(name, Sharding(shard_sizes, sources))
+    return Completions(questions.problems, questions.prompts, columns, stored)
 
 
 # ---- prompts

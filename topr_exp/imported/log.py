@@ -15,7 +15,7 @@ from topr_exp.imported.rows import Row
 from topr_exp.imported.sources import HUB, NO_LOG, TABLE_KIND, content_digest, is_stored_log, source_files
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, TEXTS
-from topr_exp.store.source import Derivation, Source
+from topr_exp.store.source import Sharding, Source
 from topr_exp.types import ConfigError, TOPRError
 
 READ_KEYS = ("data.columns", "data.skip_malformed")  # what reading a log needs of a run's settings
@@ -90,7 +90,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
         "per_shard": ROWS_PER_SHARD,
         "read_as": sorted(f"{role}={name}" for role, name in reader.names.by_role.items()),
     }
-    table = store.table(TABLE_KIND, key, len(shards), Derivation(shard_sizes))
+    table = store.table(TABLE_KIND, key, len(shards), Sharding(shard_sizes))
     return table, table.fill(shards.__getitem__)
 
 

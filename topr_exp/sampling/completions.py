@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from topr_exp.sampling.top_logprobs import TOP_IDS, TOP_LOGP, TopTokens
 from topr_exp.store import Ragged, Store, Table
-from topr_exp.store.source import Derivation, Source
+from topr_exp.store.source import Sharding
 from topr_exp.types import CORRECT, Problem
 
 TokenIds = NDArray[np.int32]
@@ -45,20 +45,12 @@ def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class StoredTables:
-    """The tables of a store in which completions lie, shard by shard."""
+    """The tables of a store in which completions lie."""
 
     rollouts: str  # the table of the sampled columns, by whose name other tables are keyed
-    bounds: Sequence[int]  # first row of each shard, then the number of rows
-    sources: tuple[Source, ...]  # files of each shard's rows
+    sharding: Sharding  # of it, and of all tables that are made of it
     tokens_sampled: int = 0  # by this process, in this attempt
     verdicts: str | None = None  # the table of the graded columns
-
-    @property
-    def shards(self) -> int:
-        return len(self.bounds) - 1
-
-    def shard_rows(self, shard: int) -> range:
-        return range(self.bounds[shard], self.bounds[shard + 1])
 
 
 @dataclass(frozen=True)
@@ -192,8 +184,7 @@ class Completions:
         """Open the store's table of a kind, made of these completions shard by shard; `prune` leaves it alone."""
         stored = self.stored
         assert stored is not None, "only stored completions have tables made of them"
-        shard_sizes = tuple(np.diff(stored.bounds).tolist())
-        derivation = Derivation(shard_sizes, stored.sources)
-        table = store.table(kind, {"rollouts": stored.rollouts, **key}, stored.shards, derivation)
+        sharding = stored.sharding
+        table = store.table(kind, {"rollouts": stored.rollouts, **key}, len(sharding.sizes), sharding)
         table.hold()
         return table

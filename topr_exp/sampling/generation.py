@@ -28,7 +28,7 @@ from topr_exp.sampling.top_logprobs import top_columns
 from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, PROMPTS
-from topr_exp.store.source import Derivation
+from topr_exp.store.source import Sharding
 from topr_exp.types import FINISHES, Problem, TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of stored tables; part of the key
@@ -97,8 +97,8 @@ def sample_completions(
     prompts_by_shard = split_every(prompts, shard_size)
     problems_by_shard = split_every(questions.problems, shard_size)
     key = sampling_key(config, policy, questions, n, seed=seed, keeps_drawable=sampler.keeps_drawable)
-    derivation = Derivation(tuple(n * len(prompts_of_shard) for prompts_of_shard in prompts_by_shard))
-    table = store.table("rollouts", key, len(prompts_by_shard), derivation)
+    sharding = Sharding(tuple(n * len(prompts_of_shard) for prompts_of_shard in prompts_by_shard))
+    table = store.table("rollouts", key, len(prompts_by_shard), sharding)
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     progress = Progress(label, len(prompts) * n, "completions", kind="sampling", rate_unit="tokens")
@@ -116,9 +116,9 @@ def sample_completions(
 
     with progress:
         tokens_sampled = table.fill(make_shard, progress, token_count)
-    columns, bounds, source = table.snapshot()
-    stored = StoredTables(table.name, bounds, source.parts(), tokens_sampled)
-    return Completions(questions.problems, prompts, columns, stored)
+    snapshot = table.snapshot()
+    stored = StoredTables(table.name, snapshot.sharding, tokens_sampled)
+    return Completions(questions.problems, prompts, snapshot.columns, stored)
 
 
 def warn_of_idle_processes(shard_count: int, shard_size: int) -> None:

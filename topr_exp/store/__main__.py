@@ -105,7 +105,7 @@ def describe(store: Store, options: argparse.Namespace) -> None:
     print_tables([table])
     columns = "none yet"
     for index in range(table.shards):
-        if table.shard_file(index).exists():
+        if table.shard_path(index).exists():
             columns = ", ".join(f"{column.name} {column.type}" for column in table.shard(index).schema)
             break
     print(f"columns: {columns}")

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors
+from topr_exp.store.shards import Contents, examine
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from topr_exp.store.shards import Contents
 
 
 class FileState(NamedTuple):
@@ -45,16 +44,32 @@ class ShardFile:
     contents: Contents
 
 
+_verified: dict[Path, ShardFile] = {}
+
+
+def verify_file(path: Path, *, always: bool) -> ShardFile | str:
+    """Return the file of a complete shard as it is now, or its damage; OSError.
+
+    always: compute its digest even if this process verified it before.
+    """
+    state = file_state(path)
+    file = _verified.get(path)
+    if not always and file is not None and file.state == state:
+        return file
+    _verified.pop(path, None)
+    contents = examine(path)
+    if isinstance(contents, str):
+        return contents
+    _verified[path] = ShardFile(path, state, contents)
+    return _verified[path]
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The files that a table's rows are views of."""
 
     files: tuple[ShardFile, ...]
     shared_lock: locks.FileLock | None = None  # keeps `prune` from them
-
-    def parts(self) -> tuple[Source, ...]:
-        """Return a source for each file."""
-        return tuple(Source((file,), self.shared_lock) for file in self.files)
 
     def check_unchanged(self, *, may_be_gone: bool = False) -> None:
         """Raise TOPRError if a file was replaced or removed since it was read.
@@ -80,11 +95,16 @@ def _source_error(path: Path, event: str) -> TOPRError:
 
 
 @dataclass(frozen=True, slots=True)
-class Derivation:
-    """Rows and sources that a derived table's shards must have."""
+class Sharding:
+    """Division of a table's rows among its shards, and the files that each shard's rows are from."""
 
-    rows: tuple[int, ...]  # their number in each shard
+    sizes: tuple[int, ...]  # number of rows of each shard
     sources: tuple[Source, ...] = ()  # of each shard; () if the rows come from elsewhere
+
+    def rows(self, index: int) -> range:
+        """Return the rows of a shard, by their place in the table."""
+        start = sum(self.sizes[:index])
+        return range(start, start + self.sizes[index])
 
     def source_digest(self, index: int) -> str:
         """Return the digest of the one shard that a shard is made of; "" if it is made of several or none."""
@@ -95,8 +115,8 @@ class Derivation:
 
     def mismatch(self, index: int, contents: Contents) -> str | None:
         """Say why an intact shard does not belong to the table; None if it does."""
-        if contents.rows != self.rows[index]:
-            return f"it has {contents.rows} rows, not {self.rows[index]}"
+        if contents.rows != self.sizes[index]:
+            return f"it has {contents.rows} rows, not {self.sizes[index]}"
         source_digest = self.source_digest(index)
         if contents.source and source_digest and contents.source != source_digest:
             return "it was made of another version of its source"
@@ -107,5 +127,5 @@ class Snapshot(NamedTuple):
     """A complete table as it was read."""
 
     columns: pa.Table  # all rows, in the order of the shards
-    bounds: list[int]  # the first row of each shard, then the number of rows
-    source: Source
+    source: Source  # all files
+    sharding: Sharding  # what tables have that are made of it shard by shard

@@ -15,7 +15,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,8 +35,8 @@ from topr_exp.store.layout import (
     key_hash,
     shard_path,
 )
-from topr_exp.store.shards import SOURCE, examine, read_row_count, read_shard, write_shard
-from topr_exp.store.source import Derivation, ShardFile, Snapshot, Source, file_state
+from topr_exp.store.shards import SOURCE, read_row_count, read_shard, write_shard
+from topr_exp.store.source import ShardFile, Sharding, Snapshot, Source, verify_file
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -54,9 +53,6 @@ MAX_PAUSE_SECONDS = 5.0
 PAUSE_SHARE = 0.1  # of the time waited so far: hundreds of waiting processes must not keep a file server busy
 
 
-_verified: dict[Path, ShardFile] = {}
-
-
 class Store:
     """A folder of tables that runs share.
 
@@ -68,13 +64,13 @@ class Store:
         self.stop = stop or StopFlag()
         self.files_read: dict[Path, ShardFile] = {}  # of its tables, by this object
 
-    def table(self, kind: str, key: Mapping[str, Any], shards: int, derivation: Derivation | None = None) -> Table:
+    def table(self, kind: str, key: Mapping[str, Any], shards: int, sharding: Sharding | None = None) -> Table:
         """Return the table of this kind and key, made or not; nothing is written before `fill`.
 
-        `shards`, their number, must follow from the key. derivation: the rows and sources that the shards must have.
+        `shards`, their number, must follow from the key. sharding: the rows and sources that they must have.
         """
         key = json.loads(canonical_json(key))
-        return Table(self, self.root / kind / key_hash(key), key, shards, derivation)
+        return Table(self, self.root / kind / key_hash(key), key, shards, sharding)
 
     def open(self, folder: Path) -> Table:
         """Return the table in a folder of this store; TOPRError if its key.json is unreadable or another table's."""
@@ -103,7 +99,7 @@ class Store:
 class ShardAttempt(NamedTuple):
     """Result of an attempt to have a shard in the table."""
 
-    is_intact: bool
+    file: ShardFile | None = None  # None: it is not there yet
     rows_made: pa.Table | None = None  # by this process
     owner: locks.Owner | None = None  # the process that makes it
 
@@ -117,7 +113,7 @@ class Table:
         folder: Path,
         key: Mapping[str, Any],
         shards: int,
-        derivation: Derivation | None = None,
+        sharding: Sharding | None = None,
         *,
         error: str = "",
     ) -> None:
@@ -127,13 +123,18 @@ class Table:
         self.shards = shards
         self.kind = folder.parent.name
         self.name = f"{self.kind}/{folder.name}"  # as the command line and other tables' keys refer to it
-        self.derivation = derivation
+        self.sharding = sharding  # that the shards must have; None: of any rows
         self.error = error
         self._shared_lock: locks.FileLock | None = None  # once `hold` has it
 
     # ---- reading
 
-    def shard_file(self, index: int) -> Path:
+    @property
+    def source_name(self) -> str:
+        """The name of the table whose rows these are on, without a note on how they were selected; "" for none."""
+        return str(self.key.get("rollouts", "")).split(" ")[0]
+
+    def shard_path(self, index: int) -> Path:
         return shard_path(self.folder, index)
 
     def missing(self) -> list[int]:
@@ -144,7 +145,7 @@ class Table:
         """Return the number of rows of each shard by its seal; 0 for one that does not exist."""
         sizes = []
         for index in range(self.shards):
-            path = self.shard_file(index)
+            path = self.shard_path(index)
             with disk_errors(f"read {path}"):
                 sizes.append(read_row_count(path))
         return sizes
@@ -169,34 +170,34 @@ class Table:
 
         always: compute the file's digest even if this process verified it before.
         """
-        path = self.shard_file(index)
-        with disk_errors(f"read {path}"):
-            try:
-                state = file_state(path)
-                verified = _verified.get(path)
-                if always or verified is None or verified.state != state:
-                    _verified.pop(path, None)
-                    contents = examine(path)
-                    if isinstance(contents, str):
-                        return contents
-                    verified = _verified[path] = ShardFile(path, state, contents)
-            except FileNotFoundError:
-                return MISSING
-        if self.derivation is None:
-            return None
-        return self.derivation.mismatch(index, verified.contents)
+        file = self._verified_shard(index, always=always)
+        if isinstance(file, str):
+            return file
+        return None
 
     def shard(self, index: int) -> pa.Table:
         """Map one shard: its columns are views of the file. TOPRError if it is missing or damaged."""
-        path = self.shard_file(index)
-        fault = self.fault(index)
-        if fault == MISSING:
+        path = self.shard_path(index)
+        file = self._verified_shard(index)
+        if file == MISSING:
             raise TOPRError(f"{path} (shard {index} of {self.shards}) was never made")
-        if fault is not None:
-            raise TOPRError(f"{path} is damaged ({fault}); the next run makes it again")
-        self.store.files_read[path] = _verified[path]
+        if isinstance(file, str):
+            raise TOPRError(f"{path} is damaged ({file}); the next run makes it again")
+        self.store.files_read[path] = file
         with disk_errors(f"read {path}"):
             return read_shard(path)
+
+    def _verified_shard(self, index: int, *, always: bool = False) -> ShardFile | str:
+        """Return the file of an intact shard, or the shard's fault; always: as in `fault`."""
+        path = self.shard_path(index)
+        with disk_errors(f"read {path}"):
+            try:
+                file = verify_file(path, always=always)
+            except FileNotFoundError:
+                return MISSING
+        if isinstance(file, str) or self.sharding is None:
+            return file
+        return self.sharding.mismatch(index, file.contents) or file
 
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """Map all rows in the order of the shards, without a copy; TOPRError as `shard`."""
@@ -206,15 +207,21 @@ class Table:
         return table.select(list(columns))
 
     def snapshot(self) -> Snapshot:
-        """Map all rows as `read` does, with the bounds of the shards and the files that they are in."""
+        """Map all rows as `read` does, with the files that they are in."""
         import pyarrow as pa
 
-        if self.derivation is None:
-            self.derivation = rows_of_source(self)
-        shards = [self.shard(index) for index in range(self.shards)]  # notes its file in `files_read`
-        files = [self.store.files_read[self.shard_file(index)] for index in range(self.shards)]
-        bounds = list(accumulate(map(len, shards), initial=0))
-        return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._shared_lock))
+        if self.sharding is None:
+            self.sharding = rows_of_source(self)
+        shards = []
+        files = []
+        shard_sources = []
+        for index in range(self.shards):
+            shards.append(self.shard(index))
+            file = self.store.files_read[self.shard_path(index)]  # as `shard` noted it
+            files.append(file)
+            shard_sources.append(Source((file,), self._shared_lock))
+        sharding = Sharding(tuple(map(len, shards)), tuple(shard_sources))
+        return Snapshot(pa.concat_tables(shards), Source(tuple(files), self._shared_lock), sharding)
 
     # ---- making
 
@@ -228,44 +235,29 @@ class Table:
         """
         pending = list(range(self.shards))
         amount_made = 0
-        last_message = ""
-        waiting_since: float | None = None
+        wait = Wait(say if progress is None else note_line)
         with self.store.stop.leaving_together():
             self._write_key()
             while pending:
                 owners: dict[int, locks.Owner | None] = {}  # of the shards that are still missing
                 for index in pending:
                     attempt = self._attempt_shard(index, make)
-                    if attempt.is_intact:
-                        amount_made += self._count_shard(index, attempt, amount, progress)
-                    else:
+                    if attempt.file is None:
                         owners[index] = attempt.owner
+                        continue
+                    shard_amount = amount(attempt.rows_made) if attempt.rows_made is not None else 0
+                    amount_made += shard_amount
+                    if progress is not None:
+                        note = "from the store" if attempt.rows_made is None else ""
+                        progress.update(attempt.file.contents.rows, shard_amount, note)
                 message = self._describe_wait(owners)
-                if message and len(owners) == len(pending):  # this process made none
-                    if message != last_message:
-                        show_message = say if progress is None else note_line
-                        show_message(message)
-                        last_message = message
-                    waiting_since = waiting_since or time.monotonic()
-                    time.sleep(pause_after(time.monotonic() - waiting_since))
+                is_stuck = len(owners) == len(pending)
+                if message and is_stuck:
+                    wait.pause(message)
                 else:
-                    waiting_since = None
+                    wait.reset()
                 pending = list(owners)
             self._tidy()
-        return amount_made
-
-    def _count_shard(
-        self, index: int, attempt: ShardAttempt, amount: Callable[[pa.Table], int], progress: Progress | None
-    ) -> int:
-        """Count an intact shard in `progress`; returns the amount that this process made of it."""
-        note = "from the store"
-        amount_made = 0
-        if attempt.rows_made is not None:
-            note = ""
-            amount_made = amount(attempt.rows_made)
-        if progress is not None:
-            row_count = _verified[self.shard_file(index)].contents.rows
-            progress.update(row_count, amount_made, note)
         return amount_made
 
     def _describe_wait(self, owners: Mapping[int, locks.Owner | None]) -> str:
@@ -277,21 +269,25 @@ class Table:
 
     def _attempt_shard(self, index: int, make: Callable[[int], pa.Table]) -> ShardAttempt:
         """Make a shard unless it is intact, or another process makes it."""
-        if self.fault(index) is None:
-            return ShardAttempt(is_intact=True)
+        file = self._verified_shard(index)
+        if isinstance(file, ShardFile):
+            return ShardAttempt(file)
         self.store.stop.check()
-        path = self.shard_file(index).with_suffix(locks.SUFFIX)
+        path = self.shard_path(index).with_suffix(locks.SUFFIX)
         with disk_errors(f"write {path}"):
             lock = locks.acquire(path)
         if isinstance(lock, locks.Owner):
-            return ShardAttempt(is_intact=False, owner=lock)
+            return ShardAttempt(owner=lock)
         with lock:
             rows_made = self._make_shard(index, make)
-        return ShardAttempt(self.fault(index) is None, rows_made)  # not intact: pruned meanwhile
+        file = self._verified_shard(index)
+        if isinstance(file, ShardFile):
+            return ShardAttempt(file, rows_made)
+        return ShardAttempt()  # pruned meanwhile
 
     def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> pa.Table | None:
         """Make one shard whose lock this process holds; None if another process finished it."""
-        path = self.shard_file(index)
+        path = self.shard_path(index)
         fault = self.fault(index)  # again: taking the lock made NFS forget its cache of the folder
         if fault is None:
             return None
@@ -312,12 +308,12 @@ class Table:
 
     def _with_source(self, index: int, table: pa.Table) -> pa.Table:
         """Return a shard that notes its source's digest; TOPRError if the source changed while it was made."""
-        if self.derivation is None:
+        if self.sharding is None:
             return table
-        if self.derivation.sources:
-            self.derivation.sources[index].check_unchanged()
-        assert table.num_rows == self.derivation.rows[index], "a shard with other rows than its table's"
-        digest = self.derivation.source_digest(index)
+        if self.sharding.sources:
+            self.sharding.sources[index].check_unchanged()
+        assert table.num_rows == self.sharding.sizes[index], "a shard with other rows than its table's"
+        digest = self.sharding.source_digest(index)
         if not digest:
             return table
         metadata = dict(table.schema.metadata or {})
@@ -356,9 +352,27 @@ class Table:
                             continue
 
 
-def pause_after(seconds_waited: float) -> float:
-    """Return the seconds until the next look at other processes' shards."""
-    return min(max(PAUSE_SECONDS, PAUSE_SHARE * seconds_waited), MAX_PAUSE_SECONDS)
+class Wait:
+    """Wait for other processes' shards, in pauses that grow; says what for."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._message = ""  # shown last
+        self._began: float | None = None
+
+    def pause(self, message: str) -> None:
+        """Sleep until the next look; show the message if it is new."""
+        if message != self._message:
+            self._show(message)
+            self._message = message
+        if self._began is None:
+            self._began = time.monotonic()
+        pause = max(PAUSE_SECONDS, PAUSE_SHARE * (time.monotonic() - self._began))
+        time.sleep(min(pause, MAX_PAUSE_SECONDS))
+
+    def reset(self) -> None:
+        """Begin with short pauses again."""
+        self._began = None
 
 
 # ---- derived tables
@@ -366,9 +380,9 @@ def pause_after(seconds_waited: float) -> float:
 
 def source_table(table: Table) -> Table | None:
     """Return the table of the same store that a table was made of, shard by shard; None if it is damaged or none."""
-    source_name = str(table.key.get("rollouts", ""))  # a table's name, and how its rows were selected
-    kind, _, hash_name = source_name.split(" ")[0].partition("/")
-    if not (KIND.fullmatch(kind) and HASH.fullmatch(hash_name)) or SELECTED_ROWS.search(source_name):
+    kind, _, hash_name = table.source_name.partition("/")
+    has_source = KIND.fullmatch(kind) and HASH.fullmatch(hash_name)
+    if not has_source or SELECTED_ROWS.search(table.key["rollouts"]):
         return None
     store = Store(table.store.root)
     source = open_if_intact(store, store.root / kind / hash_name)
@@ -388,12 +402,12 @@ def open_if_intact(store: Store, folder: Path) -> Table | None:
         return None
 
 
-def rows_of_source(table: Table) -> Derivation | None:
+def rows_of_source(table: Table) -> Sharding | None:
     """Return the rows that a derived table's shards must have, by its source's seals; None if one is missing."""
     source = source_table(table)
     if source is None:
         return None
     sizes = source.shard_sizes()
     if all(sizes):
-        return Derivation(tuple(sizes))
+        return Sharding(tuple(sizes))
     return None

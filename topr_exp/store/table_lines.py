@@ -23,7 +23,7 @@ def print_tables(tables: Sequence[Table]) -> None:
 
 def table_cells(table: Table) -> tuple[str, ...]:
     """Format a table as cells of `HEADER`."""
-    made_count = sum(table.shard_file(index).exists() for index in range(table.shards))  # intact or not
+    made_count = sum(table.shard_path(index).exists() for index in range(table.shards))  # intact or not
     rows = count_rows(table)
     shards = str(made_count) if made_count >= table.shards else f"{made_count} of {table.shards}"
     if table.error:

@@ -1,8 +1,6 @@
 """Verification of tables: the checksums of their shards, and whether they fit their sources."""
 
-from itertools import pairwise
-
-from topr_exp.store.source import Derivation
+from topr_exp.store.source import Sharding
 from topr_exp.store.table import MISSING, Table, source_table
 from topr_exp.types import TOPRError
 
@@ -10,8 +8,8 @@ from topr_exp.types import TOPRError
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table's shards and print the outcome; returns the number of faults, its key's too."""
     try:
-        derivation = intact_derivation(table)
-        same_table = Table(table.store, table.folder, table.key, table.shards, derivation)
+        sharding = intact_sharding(table)
+        same_table = Table(table.store, table.folder, table.key, table.shards, sharding)
         faults = [same_table.fault(index, always=True) for index in range(table.shards)]
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
@@ -19,7 +17,7 @@ def verify_table(table: Table) -> int:
     damage = [table.error] if table.error else []
     for index, fault in enumerate(faults):
         if fault not in (None, MISSING):
-            damage.append(f"{table.shard_file(index)}: {fault}")
+            damage.append(f"{table.shard_path(index)}: {fault}")
     for line in damage:
         print(f"DAMAGED  {line}")
     if not damage:
@@ -28,14 +26,12 @@ def verify_table(table: Table) -> int:
     return len(damage)
 
 
-def intact_derivation(table: Table) -> Derivation | None:
+def intact_sharding(table: Table) -> Sharding | None:
     """Return the rows and sources of a derived table's shards; None unless its source is intact in the same store."""
     source = source_table(table)
     if source is None:
         return None
     try:
-        snapshot = source.snapshot()
+        return source.snapshot().sharding
     except TOPRError:  # the source's own verification reports it
         return None
-    shard_sizes = [end - start for start, end in pairwise(snapshot.bounds)]
-    return Derivation(tuple(shard_sizes), snapshot.source.parts())

@@ -150,7 +150,7 @@ def read_or_score(
     progress = Progress(label, len(completions), "completions", kind="scoring", rate_unit="completion tokens")
 
     def score_shard(shard: int) -> pa.Table:
-        logp = log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
+        logp = log_probabilities(policy, completions, stored.sharding.rows(shard), batch_size, progress.advance)
         return pa.table({"logp": logp})
 
     def token_count(shard_table: pa.Table) -> int:
