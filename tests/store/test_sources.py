@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow.parquet import read_schema
 
 from tests.conftest import contents, names_in, refused
 from tests.sampling.test_generation import policy, sample
@@ -93,6 +94,8 @@ def test_what_was_made_of_another_version_of_its_source_is_made_again(store, com
     outcome = command("verify")
     assert outcome.status == 1
     assert "it was made of another version of its source" in outcome.out
+    export_file(only_table(store.root, "rollouts"), store.root / "of_old_verdicts.parquet")
+    assert "verdict" not in read_schema(store.root / "of_old_verdicts.parquet").names
     derive(sample(store.root), store)
     changed_files = dict(contents(table.folder).items() - files.items())
     assert changed_files.keys() == {"shard-00001.arrow"}

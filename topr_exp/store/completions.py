@@ -6,13 +6,13 @@ docs/rollouts.md has the columns; one row per completion.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import atomic_file, disk_errors, write_text
 from topr_exp.store.layout import KEY_FILE
-from topr_exp.store.table import Store, Table, open_if_intact
+from topr_exp.store.table import Table, open_if_intact
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ def export_parquet(table: Table, path: Path) -> int:
     from pyarrow.parquet import ParquetWriter
 
     verdict_table = verdicts_on(table)
-    verdicts = verdict_table.read() if verdict_table is not None else None
     row_count = 0
     prompts: set[str] = set()
     column_names: list[str] = []
@@ -120,8 +119,8 @@ def export_parquet(table: Table, path: Path) -> int:
         for index in range(table.shards):
             stored_shard = table.shard(index)
             shard = public_columns(table, stored_shard, with_prompts=True)
-            if verdict_table is not None and verdicts is not None:
-                shard = with_verdicts(shard, verdicts.slice(row_count, len(shard)))
+            if verdict_table is not None:
+                shard = with_verdicts(shard, verdict_table.shard(index))
                 shard = with_golds(shard, stored_shard, verdict_table.key.get("golds"))
             if writer is None:
                 writer = ParquetWriter(file, shard.schema)
@@ -133,17 +132,23 @@ def export_parquet(table: Table, path: Path) -> int:
         assert writer is not None
         writer.close()
         table.store.check_unchanged()
+    write_card(table, path, column_names, row_count=row_count, prompt_count=len(prompts))
+    return row_count
+
+
+def write_card(table: Table, path: Path, column_names: Sequence[str], *, row_count: int, prompt_count: int) -> None:
+    """Write the card of an exported table beside its file `path`."""
+    column_lines = [f"| `{name}` | {MEANINGS[name]} |" for name in column_names]
     card = CARD.format(
         title=path.stem,
         rows=row_count,
-        prompts=f"{len(prompts):,} prompts",
-        columns="\n".join(f"| `{name}` | {MEANINGS[name]} |" for name in column_names),
+        prompts=f"{prompt_count:,} prompts",
+        columns="\n".join(column_lines),
         file=path.name,
         name=table.name,
         key=json.dumps(table.key, indent=1, ensure_ascii=False),
     )
     write_text(path.with_name(CARD_FILE), card)
-    return row_count
 
 
 def public_columns(table: Table, shard: pa.Table, *, with_prompts: bool) -> pa.Table:
@@ -211,24 +216,25 @@ def with_golds(shard: pa.Table, stored_shard: pa.Table, golds: list[str] | None)
     if golds is None or "problem" not in stored_shard.column_names:  # an imported one has its own
         return shard
     golds_of_rows = [golds[index] for index in stored_shard["problem"].to_pylist()]
-    return shard.set_column(shard.column_names.index("gold"), "gold", pa.array(golds_of_rows, pa.string()))
+    gold_column = shard.column_names.index("gold")
+    return shard.set_column(gold_column, "gold", pa.array(golds_of_rows, pa.string()))
 
 
 def verdicts_on(table: Table) -> Table | None:
     """Return the newest complete verdicts on all rows of these completions; None if there are none."""
-    store = Store(table.store.root)  # whose files the export does not check
+    store = table.store
     folder = store.root / "verdicts"
     with disk_errors(f"read {folder}"):
         key_files = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
+    sharding = table.snapshot().sharding
     verdicts_by_time = {}
     for key_file in key_files:
         verdicts = open_if_intact(store, key_file.parent)
-        if verdicts is None:
+        if verdicts is None or verdicts.source_name != table.name or verdicts.shards != table.shards:
             continue
-        source_name = str(verdicts.key.get("rollouts")).split(" ")[0]
-        if source_name != table.name or verdicts.missing() or verdicts.row_count() != table.row_count():
-            continue
-        verdicts_by_time[key_file.stat().st_mtime] = verdicts
+        verdicts = verdicts.with_sharding(sharding)  # on these rows, and made of this version of them
+        if not verdicts.missing():
+            verdicts_by_time[key_file.stat().st_mtime] = verdicts
     if not verdicts_by_time:
         return None
     return verdicts_by_time[max(verdicts_by_time)]

@@ -127,6 +127,10 @@ class Table:
         self.error = error
         self._shared_lock: locks.FileLock | None = None  # once `hold` has it
 
+    def with_sharding(self, sharding: Sharding | None) -> Table:
+        """Return the same table, whose shards must have these rows and sources."""
+        return Table(self.store, self.folder, self.key, self.shards, sharding)
+
     # ---- reading
 
     @property
