@@ -191,6 +191,7 @@ def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(
 
 
 def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):
+    (tmp_path / "error.txt").write_text("of an earlier launch")
     ticker = local.Ticker([bare_run(tmp_path)])
     counts = []
 

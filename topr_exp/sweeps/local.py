@@ -42,7 +42,8 @@ class LocalScheduler(Scheduler):
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
-        return list(filter(None, map(terminate, claims)))
+        complaints = [terminate(claim) for claim in claims]
+        return [complaint for complaint in complaints if complaint]
 
 
 def terminate(claim: Path) -> str:
@@ -51,11 +52,13 @@ def terminate(claim: Path) -> str:
     It is left alone if it can't be seen to hold the claim.
     """
     process = locks.living_owner(claim)
+    if process is None:
+        return ""
     with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
-        if process is not None and process.is_on_this_host() and process.has_open(claim):
+        if process.is_on_this_host() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
             return ""
-    if process is None or locks.living_owner(claim) is None:
+    if locks.living_owner(claim) is None:
         return ""
     return f"{claim}: process {process} is left alone; it is not here, not yours, or at other work"
 
@@ -73,6 +76,7 @@ def run_all(runs: Sequence[Run], parallel_runs: int, stop: StopFlag) -> None:
         return child
 
     def report(child: Child, error: BaseException | None) -> None:
+        ticker.count_end()
         status = read_status(run_by_child[child])
         status = replace(status, error=str(error or status.error))
         say(f"{time.strftime('%H:%M:%S')} {status}")
@@ -103,8 +107,13 @@ class Ticker:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
+        self.ended_count = 0  # a run that failed in an earlier launch, and is yet to start, has not ended
         self.began = time.monotonic()
         self.next_report = self.began + FIRST_REPORT_SECONDS
+
+    def count_end(self) -> None:
+        """Count a run that has ended."""
+        self.ended_count += 1
 
     def tick(self) -> None:
         """Print a line if one is due."""
@@ -112,15 +121,17 @@ class Ticker:
         if now_seconds >= self.next_report:
             self.next_report = now_seconds + REPORT_SECONDS
             statuses = [read_status(run) for run in self.runs]
-            say(f"{time.strftime('%H:%M:%S')} {describe_progress(statuses, now_seconds - self.began)}")
+            line = describe_progress(statuses, self.ended_count, now_seconds - self.began)
+            say(f"{time.strftime('%H:%M:%S')} {line}")
 
 
-def describe_progress(statuses: Sequence[RunStatus], seconds: float) -> str:
+def describe_progress(statuses: Sequence[RunStatus], ended_count: int, seconds: float) -> str:
     """Format how many runs have ended after so many seconds, an estimate for the others, and the stages at work."""
-    ended_count = sum(status.state in (RunState.DONE, RunState.FAILED) for status in statuses)
     line = f"{ended_count} of {plural(len(statuses), 'run')} ended"
     if ended_count:
         seconds_left = seconds / ended_count * (len(statuses) - ended_count)
         line += f", about {math.ceil(seconds_left / 60)} min left"
     stages = [f"run {status.run.number} {status.stage}" for status in statuses if status.state == RunState.RUNNING]
-    return f"{line}; {', '.join(stages)}" if stages else line
+    if stages:
+        line += f"; {', '.join(stages)}"
+    return line
