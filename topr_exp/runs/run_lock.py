@@ -18,11 +18,11 @@ def find_owner(claim: Path) -> locks.Owner | None:
         return locks.living_owner(claim)
 
 
-def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") -> locks.Lock:
+def lock_run_folder(folder: Path, name: str = CLAIM, activity: str = "run") -> locks.Lock:
     """Lock a folder, which is made if need be; TOPRError if another process has it.
 
     Waits for an owner on another machine as long as file servers keep a lost node's locks: its run may start at once.
-    participle: of what the other process does, for the message.
+    activity: what is done with the folder, as in "is being run".
     """
     deadline = time.monotonic() + LOST_NODE_SECONDS
     has_warned = False
@@ -38,7 +38,7 @@ def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") ->
                 if not owner.is_on_this_host():
                     # NFS 3 keeps it until that machine is back. What its process still writes is refused.
                     remedy += f"; if that machine is lost, remove {folder / name}"
-                raise TOPRError(f"{folder} is being {participle} by process {owner}; {remedy}")
+                raise TOPRError(f"{folder} is being {activity} by process {owner}; {remedy}")
             if not has_warned:
                 warn(f"waiting for process {owner}, which has {folder}")
                 has_warned = True

@@ -103,29 +103,34 @@ def run_unfinished(
             f'"job": null in their {LAUNCH}'
         )
     say(f"sweep {folder}: {count_states([*statuses, *missing])}; {len(runs_to_start)} to start")
-    exit_code = 0
+    signal_code = 0
     if runs_to_start:
         try:
             SCHEDULERS[cluster.name].submit(runs_to_start, cluster)
         except Interrupted as stop:
-            exit_code = 128 + stop.signal
+            signal_code = 128 + stop.signal
             warn(str(stop))
         if cluster.submits_jobs:
             return 0
     statuses, _ = read_statuses(runs)
     statuses = [*statuses, *missing]
     say("\n" + status_table(statuses))
-    if exit_code:
-        return exit_code
+    if signal_code:
+        return signal_code
     if runs_to_start and reports:
         publish(folder)
     if missing:
         say(f"again: {launch_command(runs)}")
     unfinished = [status for status in statuses if status.state != RunState.DONE]
-    if not unfinished:
-        if reports and not runs_to_start:
-            say(f"next: python -m topr_exp.report {folder}\n      python -m topr_exp.compare {folder}")
-        return 0
+    if unfinished:
+        return advise_on_unfinished(folder, unfinished, cluster)
+    if reports and not runs_to_start:
+        say(f"next: python -m topr_exp.report {folder}\n      python -m topr_exp.compare {folder}")
+    return 0
+
+
+def advise_on_unfinished(folder: Path, unfinished: Sequence[RunStatus], cluster: ClusterConfig) -> int:
+    """Say how to follow the runs, or to learn why they are not finished; returns the exit code."""
     if cluster.submits_jobs and all(status.is_active for status in unfinished):
         say(f"follow it: python -m topr_exp.sweeps status {folder}")
         return 0

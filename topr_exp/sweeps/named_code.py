@@ -95,6 +95,7 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
     if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")
     unconfirmed = [text for text in run_settings if text not in confirmations and not names_installed_code(text)]
+    # The command line replaces a cluster's settings, where it has them.
     replaced_keys = {text.lstrip("+~").partition("=")[0] for text in settings}
     unconfirmed += [text for text in cluster_settings if text.partition("=")[0] not in replaced_keys]
     if unconfirmed:

@@ -238,16 +238,17 @@ def run_in_processes(config: Config, log: Path | None = None) -> None:
     stop = StopFlag()
     with stop.listening(), rendezvous() as variables:
         errors = run_ranks(config, log, stop, variables)
-    errors.sort(key=lambda error: isinstance(error, distributed.PeerGoneError))  # last: it explains nothing
-    for error in errors:
-        is_consequence = stop.requested() and isinstance(error, KilledError | distributed.PeerGoneError)
-        if isinstance(error, Exception) and not is_consequence:
-            if isinstance(error, KilledError):
-                attempt.record_error(config.folder, error)  # the others recorded their own
-            raise error
+    causes = [error for error in errors if isinstance(error, Exception)]  # no stop
+    causes.sort(key=lambda error: isinstance(error, distributed.PeerGoneError))  # last: it explains nothing
+    if stop.requested():
+        causes = [error for error in causes if not isinstance(error, KilledError | distributed.PeerGoneError)]
+    if causes:
+        if isinstance(causes[0], KilledError):
+            attempt.record_error(config.folder, causes[0])  # the others recorded their own
+        raise causes[0]
     stop.check()  # names the signal that this process got, if it got one
-    for error in errors:
-        raise error
+    if errors:
+        raise errors[0]
 
 
 def run_ranks(config: Config, log: Path | None, stop: StopFlag, variables: dict[str, str]) -> list[BaseException]:

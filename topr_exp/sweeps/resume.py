@@ -96,28 +96,29 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     for override in settings:
         if not belongs_to_cluster(override):
             raise ConfigError(f"{override}: only cluster settings can change when a sweep is resumed")
-    changes_cluster = any(override.startswith("cluster=") for override in settings)
     args = parse_arguments(arguments)
-    overrides_by_key = {}
-    for override in args.overrides:
-        if belongs_to_cluster(override):  # a new cluster=NAME replaces the cluster settings of the launch
-            is_kept = not (changes_cluster and override.startswith("cluster"))
-        else:
-            is_kept = override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)
-        if is_kept:
-            overrides_by_key[key_of(override)] = override
-    for override in settings:
-        key = key_of(override)
-        for launched_key in list(overrides_by_key):
-            if launched_key.startswith(f"{key}."):  # a part of what is replaced
-                del overrides_by_key[launched_key]
-        overrides_by_key[key] = override
-    args.overrides = [*overrides_by_key.values()]
+    launch_overrides = [override for override in args.overrides if may_set_cluster(override)]
+    if any(override.startswith("cluster=") for override in settings):
+        # A new cluster=NAME replaces the cluster settings of the launch.
+        launch_overrides = [override for override in launch_overrides if not override.startswith("cluster")]
+    args.overrides = merge_overrides(launch_overrides, settings)
     composer = Composer(args)
     refuse_strange_modules(composer)
     composed = composer.compose(composer.fixed())
     cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
     return cluster
+
+
+def merge_overrides(launch_overrides: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """Return the overrides of a launch, and settings in place of those for the same key or a part of it."""
+    override_by_key = {key_of(override): override for override in launch_overrides}
+    for override in settings:
+        key = key_of(override)
+        for launch_key in list(override_by_key):
+            if launch_key.startswith(f"{key}."):
+                del override_by_key[launch_key]
+        override_by_key[key] = override
+    return [*override_by_key.values()]
 
 
 def refuse_strange_modules(composer: Composer) -> None:
@@ -128,6 +129,10 @@ def refuse_strange_modules(composer: Composer) -> None:
                 f"hydra.searchpath names {module}, which is not installed: its code would run; if you trust it, launch "
                 "the sweep again"
             )
+
+
+def may_set_cluster(override: str) -> bool:
+    return belongs_to_cluster(override) or override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)
 
 
 def belongs_to_cluster(override: str) -> bool:

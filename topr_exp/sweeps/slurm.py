@@ -130,11 +130,12 @@ class SlurmScheduler:
             if run.job:
                 array_name, _, _ = run.job.rpartition("_")
                 arrays_by_option[clusters_option(run)].add(array_name)
+        own_job_id = os.environ.get(distributed.JOB_ID)
         jobs = {}
         for option, names in arrays_by_option.items():
             selection = ("-n", ",".join(sorted(names)))
-            if distributed.JOB_ID in os.environ:  # a task asks about its own job, when a whole array may be preempted
-                selection = ("-j", os.environ[distributed.JOB_ID])
+            if own_job_id is not None:  # a task asks about its own job, when a whole array may be preempted
+                selection = ("-j", own_job_id)
             answer = run_slurm("squeue", *option, "-h", "-r", *selection, "-o", "%j_%K|%i|%T|%r")
             if answer.problem:
                 return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")

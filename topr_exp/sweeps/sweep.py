@@ -206,6 +206,7 @@ def find_run(runs: Sequence[Run], name: str) -> Run:
     if len(matches) == 1:
         return matches[0]
     match_count = "several runs" if matches else "no run"
+    last_number = max(run.number for run in runs)  # more than there are runs, where one was removed
     raise TOPRError(
-        f"{name}: {match_count} of {runs[0].folder.parent}; give a number from 1 to {len(runs)} or a folder's name"
+        f"{name}: {match_count} of {runs[0].folder.parent}; give a number from 1 to {last_number} or a folder's name"
     )
