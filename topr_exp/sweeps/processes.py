@@ -51,6 +51,7 @@ class Child:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self._receiver, sender = context.Pipe(duplex=False)
+        self._messages: list[BaseException | None] = []  # how it ended; the first counts
         self.process = context.Process(target=_run, args=(log, work, arguments, sender), name=name)
         self._start()
         sender.close()
@@ -70,11 +71,22 @@ class Child:
                     ) from error
             time.sleep(POLL_SECONDS)  # until the server is seen to be over
 
+    def has_ended(self) -> bool:
+        """True once the process is over. Takes its message before: it waits until one longer than a pipe is read."""
+        self._receive()
+        return self.process.exitcode is not None
+
+    def _receive(self) -> None:
+        with contextlib.suppress(EOFError, OSError):  # there is no more; OSError: killed while it sent
+            while self._receiver.poll():
+                self._messages.append(self._receiver.recv())
+
     def ending(self) -> BaseException | None:
         """Return the error that ended the process, KilledError if it sent none; None if its work is done."""
-        with self._receiver, contextlib.suppress(EOFError, OSError):  # OSError: killed while it sent
-            error: BaseException | None = self._receiver.recv()
-            return error
+        with self._receiver:
+            self._receive()
+        if self._messages:
+            return self._messages[0]
         exit_code = self.process.exitcode or 0
         name = self.process.name
         if exit_code < 0:
@@ -176,8 +188,8 @@ def supervise(
                 slot_by_child[child] = slot
             connection.wait([child.process.sentinel for child in slot_by_child], POLL_SECONDS)
             tick()
-            ended = [child for child in slot_by_child if child.process.exitcode is not None]
-            for child in ended:
+            ended_children = [child for child in slot_by_child if child.has_ended()]
+            for child in ended_children:
                 free_slots.append(slot_by_child.pop(child))
                 error = child.ending()
                 report(child, error)
