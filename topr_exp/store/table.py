@@ -37,6 +37,7 @@ from topr_exp.store.layout import (
 )
 from topr_exp.store.shards import SOURCE, read_row_count, read_shard, write_shard
 from topr_exp.store.source import ShardFile, Sharding, Snapshot, Source, verify_file
+from topr_exp.store.wait import PAUSE_SECONDS, Wait
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -48,9 +49,6 @@ ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does n
 # In the name of an imported table's rows, where they are a selection (imported.encoding).
 SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
-PAUSE_SECONDS = 0.1  # between two attempts at another process's lock, at first
-MAX_PAUSE_SECONDS = 5.0
-PAUSE_SHARE = 0.1  # of the time waited so far: hundreds of waiting processes must not keep a file server busy
 
 
 class Store:
@@ -354,29 +352,6 @@ class Table:
                     if isinstance(lock, locks.Lock):
                         with lock:  # leaving it deletes its file
                             continue
-
-
-class Wait:
-    """Wait for other processes' shards, in pauses that grow; says what for."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._message = ""  # shown last
-        self._began: float | None = None
-
-    def pause(self, message: str) -> None:
-        """Sleep until the next look; show the message if it is new."""
-        if message != self._message:
-            self._show(message)
-            self._message = message
-        if self._began is None:
-            self._began = time.monotonic()
-        pause = max(PAUSE_SECONDS, PAUSE_SHARE * (time.monotonic() - self._began))
-        time.sleep(min(pause, MAX_PAUSE_SECONDS))
-
-    def reset(self) -> None:
-        """Begin with short pauses again."""
-        self._began = None
 
 
 # ---- derived tables

@@ -8,9 +8,8 @@ from topr_exp.types import TOPRError
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table's shards and print the outcome; returns the number of faults, its key's too."""
     try:
-        sharding = intact_sharding(table)
-        same_table = Table(table.store, table.folder, table.key, table.shards, sharding)
-        faults = [same_table.fault(index, always=True) for index in range(table.shards)]
+        derived_table = table.with_sharding(intact_sharding(table))
+        faults = [derived_table.fault(index, always=True) for index in range(table.shards)]
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
         return 1

@@ -42,8 +42,7 @@ class LocalScheduler(Scheduler):
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
-        complaints = [terminate(claim) for claim in claims]
-        return [complaint for complaint in complaints if complaint]
+        return [complaint for complaint in map(terminate, claims) if complaint]
 
 
 def terminate(claim: Path) -> str:
