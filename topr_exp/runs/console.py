@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REWARD_WORDS = {"pm1": "1 and -1", "zero_one": "1 and 0", "graded": "as graded", "given": "as the log has them"}
 MU_WORDS = {"sampler": "what the sampler drew with", "none": "none"}
+SLOW_SIZE = 50_000_000  # weights from which vLLM samples many times faster
 
 
 # ---- header
@@ -99,9 +100,6 @@ def describe_model(config: Config, policy: Policy) -> str:
     if model.lora is not None:
         text += f", lora ({list_settings(model.lora)})"
     return text
-
-
-SLOW_SIZE = 50_000_000  # weights from which vLLM samples many times faster
 
 
 def slow_sampler(config: Config, policy: Policy) -> str:
@@ -242,16 +240,26 @@ def pass_table(base: dict[str, Any], final: dict[str, Any], *, with_truncated: b
     # There is one majority besides the curve maj@k, or none where the grader does not say what incorrect completions
     # answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
-    lines = []
+    shares = [*majorities, *VERDICTS]
+    titles = [*shares]
+    if with_truncated:
+        titles.append("cut off")
+    if "mean_reward" in base:
+        titles.append("mean reward")
+    lines = [f"{'%':<9}{'pass@1':>20}{align_right(titles)}"]
     for name, figures in (("base", base), ("trained", final)):
-        cells = {column: f"{100 * figures[column]:.1f}" for column in (*majorities, *VERDICTS)}
+        cells = [f"{100 * figures[share]:.1f}" for share in shares]
         if with_truncated:
-            cells["cut off"] = truncated_cell(figures)
+            cells.append(truncated_cell(figures))
         if "mean_reward" in base:
-            cells["mean reward"] = f"{figures['mean_reward']:.3g}"
-        lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{text:>13}" for text in cells.values()))
-    titles = "".join(f"{title:>13}" for title in cells)  # of the last row, as of all
-    return [f"{'%':<9}{'pass@1':>20}{titles}", *lines]
+            cells.append(f"{figures['mean_reward']:.3g}")
+        pass_at_1 = cell(figures["pass@k"]["1"])
+        lines.append(f"{name:<9}{pass_at_1:>20}{align_right(cells)}")
+    return lines
+
+
+def align_right(texts: Sequence[str]) -> str:
+    return "".join(f"{text:>13}" for text in texts)
 
 
 def truncated_cell(figures: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from topr_exp.runtime.files import write_text
 from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
+    from topr_exp.config.data import DataConfig
     from topr_exp.config.settings import Config
 
 PROMPT = "prompt.txt"
@@ -39,10 +40,7 @@ def prompted_split(config: Config) -> str:
 def preview_prompt(config: Config) -> str:
     """Return the first prompt of a run, for which the tokenizer alone is loaded."""
     split = prompted_split(config)
-    sets = problems_at_hand(config.data)
-    problem = Problem(id="", question="{question}", answer="")  # in place of one that would have to be fetched
-    if sets is not None:
-        problem = sets.train[0] if split == "training" else sets.test[0]
+    problem = first_problem(config.data, split)
     question = problem.question
     prompter = build_prompter(config.data)
     if config.task.verifies:
@@ -56,6 +54,15 @@ def preview_prompt(config: Config) -> str:
     prompt = prompter.render(question, tokenizer, problem.fields)
     prompt_ids = encode_prompt(tokenizer, prompt, chat=prompter.chat)
     return format_prompt(prompt_ids, tokenizer, stop=prompter.stop, split=split)
+
+
+def first_problem(data: DataConfig, split: str) -> Problem:
+    """Return the first problem of a split; a blank in place of one that would have to be fetched."""
+    sets = problems_at_hand(data)
+    if sets is None:
+        return Problem(id="", question="{question}", answer="")
+    problems = sets.train if split == "training" else sets.test
+    return problems[0]
 
 
 def load_tokenizer(config: Config) -> Any:

@@ -157,19 +157,19 @@ class RunFolder:
 
     def _record_failure(self, error: BaseException) -> None:
         """Record why the attempt ended, on any process: the others may only know that one is gone."""
-        was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-        cause = distributed.root_cause(error)
-        is_of_peer = isinstance(cause, distributed.PeerGoneError)
-        if not was_stopped and not (is_of_peer and self._leaves_error_to_peer()):
-            attempt.record_error(self.path, cause)
-        status = "failed"
-        if was_stopped:
-            status = "stopped"
+        status = "stopped"
+        if not isinstance(error, (Interrupted, KeyboardInterrupt)):
+            status = "failed"
+            cause = distributed.root_cause(error)
+            if not self._leaves_to_peer(cause):
+                attempt.record_error(self.path, cause)
         with contextlib.suppress(TOPRError):  # of a full disk; the user must see the error itself
             self.save_state(status)
 
-    def _leaves_error_to_peer(self) -> bool:
-        """True on other processes than the main one, and where the error of a process is recorded already."""
+    def _leaves_to_peer(self, error: BaseException) -> bool:
+        """True for the loss of a peer, which the main process records unless the peer's own error is there."""
+        if not isinstance(error, distributed.PeerGoneError):
+            return False
         if not distributed.is_main_process():
             return True
         see_new_names(self.path)

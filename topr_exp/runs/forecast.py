@@ -1,7 +1,7 @@
 """Forecast of the time that a run still takes, from the pace of the work that it has done."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from topr_exp.runtime.progress import Kind, Progress
@@ -62,16 +62,9 @@ class Forecast:
         paces = self.paces.copy()
         for progress in under_way:
             paces[progress.kind] = paces[progress.kind].plus(progress)
-        cost = 0.0
-        seconds = 0.0
-        for kind, pace in paces.items():
-            if kind in self.costs:
-                cost += pace.units * self.costs[kind]
-                seconds += pace.seconds
-        if not cost:
+        seconds_per_cost = self._seconds_per_cost(paces)
+        if seconds_per_cost is None:
             return None
-        seconds_per_cost = seconds / cost  # of a sampled completion, or work that costs as much
-
         total = 0.0
         for work in self.remaining_work:
             total += work.units * seconds_per_unit(paces[work.kind], work.cost * seconds_per_cost)
@@ -83,6 +76,18 @@ class Forecast:
                 progress_seconds = units * seconds_per_unit(paces[progress.kind], cost_of_unit * seconds_per_cost)
             total += progress_seconds
         return total
+
+    def _seconds_per_cost(self, paces: Mapping[Kind, Pace]) -> float | None:
+        """Return the seconds of a sampled completion, or of work that costs as much; None without any unit."""
+        cost = 0.0
+        seconds = 0.0
+        for kind, pace in paces.items():
+            if kind in self.costs:
+                cost += pace.units * self.costs[kind]
+                seconds += pace.seconds
+        if not cost:
+            return None
+        return seconds / cost
 
 
 def seconds_per_unit(pace: Pace, default: float) -> float:

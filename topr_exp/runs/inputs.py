@@ -36,16 +36,21 @@ def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], *, adds_kinds: 
     """Raise TOPRError if inputs, by kind, differ from those that the run began with; adds_kinds: note new kinds."""
     noted_inputs = run.read(INPUTS)
     for kind, hashes in inputs.items():
-        noted_hashes = noted_inputs.get(kind, hashes)
-        for setting in {**noted_hashes, **hashes}:
-            if noted_hashes.get(setting) != hashes.get(setting):
-                raise TOPRError(
-                    f"{setting} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
-                    "goes to replaced/ beside it), name=OTHER keeps both"
-                )
+        if kind in noted_inputs:
+            refuse_changes(run.path, noted_inputs[kind], hashes)
     merged_inputs = {**noted_inputs, **inputs}
     if adds_kinds and merged_inputs != noted_inputs:
         write_json(run.path / INPUTS, merged_inputs)
+
+
+def refuse_changes(folder: Path, noted_hashes: Hashes, hashes: Hashes) -> None:
+    """Raise TOPRError for an input that is not the one that a run's folder was begun with."""
+    for setting in {**noted_hashes, **hashes}:
+        if noted_hashes.get(setting) != hashes.get(setting):
+            raise TOPRError(
+                f"{setting} has changed since {folder} was begun; overwrite=true begins it again (what is there "
+                "goes to replaced/ beside it), name=OTHER keeps both"
+            )
 
 
 def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:

@@ -92,8 +92,7 @@ class Policies:
         """
         scored = []
         for source in sources:
-            is_last = source is sources[-1]
-            mu_logp = self.mu_logp(source, store, is_last=is_last)
+            mu_logp = self.mu_logp(source, store)
             scored.append(source.with_columns({"mu_logp": mu_logp}))
         if "old_logp" in self.needs:
             scored = self.add_column("old_logp", scored, self.current, store, "scoring π_old")
@@ -117,17 +116,17 @@ class Policies:
         """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
         return self.config.mu == "scored" and not any(source.has("mu_logp") for source in sources)
 
-    def mu_logp(self, completions: Completions, store: Store, *, is_last: bool) -> Any:
+    def mu_logp(self, completions: Completions, store: Store) -> Any:
         """The column log μ: of the log, of the sampler, or by a forward pass of training; None if nothing reads it.
 
-        With mu=none there is none, but for pairs, whose reference it is. is_last: imported, if any source is.
+        With mu=none there is none, but for pairs, whose reference it is.
         """
         config = self.config
         if config.mu == "none" and unit_of(self.needs) != "pairs":
             return None
         if config.mu == "sampler":
             return completions.table["sampler_logp"]
-        if config.mu_model is not None and is_last:
+        if config.mu_model is not None and completions.has("row"):  # imported; what was sampled is the policy's
             mu_policy = self.load(config.untrained_model(config.mu_model))
             return self.logp_under(mu_policy, completions, store, "scoring μ")
         if config.mu == "scored" and completions.has("mu_logp"):

@@ -149,7 +149,7 @@ def describe_unsolvable_problems(config: Config) -> str | None:
 
 
 def check_problems(config: Config) -> None:
-    """Raise TOPRError for too few problems, and for a file of completions that is malformed or answers none."""
+    """Raise TOPRError for too few problems, for fields that some lack, and for a log that can't be trained on."""
     data = config.data
     sets = problems_at_hand(data)
     problem_count = data.train_problems
@@ -163,24 +163,32 @@ def check_problems(config: Config) -> None:
     if problem_count is not None:
         question_count = problem_count * config.task.questions_per_problem
     check_supply(config, questions=question_count)
-    source = data.completions
-    if source is not None and Path(source).exists():
+    if data.completions is not None and Path(data.completions).exists():
         problem_ids = None
         if sets is not None:
             problem_ids = frozenset(problem.id for problem in sets.train)
-        versions = tuple(map(file_state, source_files(source)))
-        reader = check_completions(
-            source,
-            versions,
-            data.columns,
-            problem_ids,
-            skip_malformed=data.skip_malformed,
-            is_graded=data.reward != "given",
-        )
-        if data.reward == "given" and "reward" not in reader.names.by_role:
-            raise without_rewards(data, describe_columns(reader))
-        if config.mu == "sampler" and "logprobs" not in reader.names.by_role:
-            raise without_logprobs(data)
+        check_log(data.completions, config, problem_ids)
+
+
+def check_log(source: str, config: Config, problem_ids: frozenset[str] | None) -> None:
+    """Raise TOPRError for a file of completions that is malformed, answers no problem or lacks what the run reads.
+
+    problem_ids: of the training problems; None if unknown.
+    """
+    data = config.data
+    versions = tuple(map(file_state, source_files(source)))
+    reader = check_completions(
+        source,
+        versions,
+        data.columns,
+        problem_ids,
+        skip_malformed=data.skip_malformed,
+        is_graded=data.reward != "given",
+    )
+    if data.reward == "given" and "reward" not in reader.names.by_role:
+        raise without_rewards(data, describe_columns(reader))
+    if config.mu == "sampler" and "logprobs" not in reader.names.by_role:
+        raise without_logprobs(data)
 
 
 @functools.lru_cache(maxsize=4)
@@ -195,9 +203,7 @@ def check_completions(
 ) -> RolloutReader:
     """Read every completion of a file, to refuse malformed ones; the cache does so once for each of its versions.
 
-    Returns the reader, which knows the columns.
-
-    problem_ids: of the training problems; None if unknown. is_graded: by the grader, and not by the file's rewards.
+    Returns the reader, which knows the columns. is_graded: by the grader, and not by the file's rewards.
     """
     size = sum(version.size for version in versions)
     if size > LARGE_LOG_BYTES:

@@ -32,13 +32,19 @@ def problems_at_hand(data: DataConfig) -> ProblemSets | None:
 
 
 def load_gradable_problems(data: DataConfig) -> ProblemSets:
-    """Load problems; TOPRError if the grader refuses over 5 % of the gold answers, a warning if it refuses some."""
-    from topr_exp.grading.grader import open_grader
-
+    """Load problems, and check their prompts and golds."""
     sets = load_problems(data)
     check_prompts(build_prompter(data), sets, data)
+    check_golds([*sets.train, *sets.test], data)
+    return sets
+
+
+def check_golds(problems: Sequence[Problem], data: DataConfig) -> None:
+    """Raise TOPRError if the grader refuses over 5 % of the gold answers; warn if it refuses some."""
+    from topr_exp.grading.grader import open_grader
+
     trials = []  # problems with their solutions
-    for problem in (*sets.train, *sets.test):
+    for problem in problems:
         solution = data.solution(problem)
         if solution is not None:
             trials.append((problem, solution))
@@ -49,7 +55,7 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
         if outcome.verdict != "correct":
             refusals.append((problem, solution, outcome.reward))
     if not refusals:
-        return sets
+        return
     problem, solution, reward = refusals[0]
     line = (
         f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refusals)} of {len(trials)} "
@@ -60,7 +66,6 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     if len(refusals) > MAX_REFUSED_SHARE * len(trials):
         raise TOPRError(f"{line} (at most 5 % may be refused); {remedy_for_golds(data)}")
     warn(line)
-    return sets
 
 
 def remedy_for_golds(data: DataConfig) -> str:

@@ -239,10 +239,14 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     evaluations = [*filter(is_evaluation, evaluations)]
     iterations = {record["iteration"] for record in evaluations} | {*ends}
     starts = starts_of_iterations(iterations, ends)
+    return place_updates(records, starts), place_evaluations(evaluations, starts, ends)
 
+
+def place_updates(records: dict[UpdateKey, Record], starts: dict[int, Position]) -> list[Record]:
+    """Return copies of updates, in their order, counted from the run's first one; starts: of the iterations."""
     updates = []
     iteration_of_time = None  # of the last update with a virtual time
-    earlier_time = last_time = 0.0  # of all iterations before it, and within it
+    time_before_iteration = time_in_iteration = 0.0
     for key in sorted(records):
         record = records[key]
         start = starts[key.iteration]
@@ -254,12 +258,18 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
         virtual_time = as_number(record.get("virtual_time"))
         if virtual_time is not None:
             if key.iteration != iteration_of_time:
-                earlier_time += last_time
+                time_before_iteration += time_in_iteration
                 iteration_of_time = key.iteration
-            last_time = virtual_time
-            update["virtual_time"] = earlier_time + last_time
+            time_in_iteration = virtual_time
+            update["virtual_time"] = time_before_iteration + time_in_iteration
         updates.append(update)
+    return updates
 
+
+def place_evaluations(
+    evaluations: Iterable[Record], starts: dict[int, Position], ends: dict[int, Position]
+) -> list[Record]:
+    """Return copies of evaluations, by their place counted from the run's first update."""
     placed_evaluations = []
     for record in evaluations:
         iteration = record["iteration"]
@@ -270,7 +280,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
         place = {"optimizer_step": start.steps + steps, "samples_seen": start.samples + samples}
         placed_evaluations.append({**record, **place})
     placed_evaluations.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
-    return updates, placed_evaluations
+    return placed_evaluations
 
 
 def starts_of_iterations(iterations: Iterable[int], ends: dict[int, Position]) -> dict[int, Position]:

@@ -129,18 +129,18 @@ def save_rounds(
     notes = [no_positives(summary["positive_share"], n_train), note]
     summary["note"] = "; ".join(filter(None, notes)) or None
     summary["tokens_sampled"] = tokens_sampled
-    sampled = [record for record in records if record.get("sampled_truncated") is not None]
+    records_of_draws = [record for record in records if record.get("sampled_truncated") is not None]
     summary["truncated_share"] = None
-    if sampled:
-        record_by_round = {record["round"]: record for record in sampled}
+    if records_of_draws:
+        record_by_round = {record["round"]: record for record in records_of_draws}
         summary["truncated_share"] = mean_over_draws([*record_by_round.values()], "sampled_truncated")
     if "age" in records[-1]:
         summary["asynchrony"] = summarize_asynchrony(records)
     if "sampler_kl_token" in records[0]:
         summary["sampler_mismatch"] = {
             "put_in": mismatch,
-            "kl_token": mean_over_draws(sampled, "sampler_kl_token", by_token=True),
-            "kl_answer": mean_over_draws(sampled, "sampler_kl_answer"),
+            "kl_token": mean_over_draws(records_of_draws, "sampler_kl_token", by_token=True),
+            "kl_answer": mean_over_draws(records_of_draws, "sampler_kl_answer"),
         }
     folder.mkdir(exist_ok=True)
     write_json(folder / SUMMARY, summary)
