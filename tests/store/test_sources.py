@@ -16,6 +16,7 @@ from topr_exp.config.data import Grading
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.runtime import locks
 from topr_exp.store import Store
+from topr_exp.store.catalog import days_unused
 from topr_exp.store.completions import export_file
 from topr_exp.store.pruning import remove_table
 from topr_exp.store.shards import examine, write_shard
@@ -209,7 +210,9 @@ def test_what_is_derived_goes_only_with_what_nobody_reads(store, command):
     source.fill(shard)
     derived = store.table("verdicts", {"rollouts": source.name}, 1, Sharding((40,)))
     derived.fill(shard)
+    os.utime(derived.folder / "key.json", (0, 0))
     derived.hold()
+    assert days_unused(derived) < 1
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

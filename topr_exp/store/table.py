@@ -157,7 +157,7 @@ class Table:
         return sum(self.shard_sizes())
 
     def hold(self) -> None:
-        """Keep `prune` of every process from the table while it, or a snapshot of it, is referred to."""
+        """Keep `prune` of every process from the table while it, or a snapshot of it, is referred to; note its use."""
         path = self.folder / KEY_FILE
         while self._shared_lock is None:
             if not path.exists():
@@ -166,6 +166,8 @@ class Table:
                 self._shared_lock = locks.share(path)
             if self._shared_lock is None:
                 time.sleep(PAUSE_SECONDS)
+        with suppress(OSError):  # a store that others own, or read-only
+            os.utime(path)  # for pruning by age
 
     def fault(self, index: int, *, always: bool = False) -> str | None:
         """Return None for an intact shard, MISSING, or its damage.
