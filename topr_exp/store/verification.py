@@ -8,8 +8,8 @@ from topr_exp.types import TOPRError
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table's shards and print the outcome; returns the number of faults, its key's too."""
     try:
-        derived_table = table.with_sharding(intact_sharding(table))
-        faults = [derived_table.fault(index, always=True) for index in range(table.shards)]
+        checked_table = table.with_sharding(intact_sharding(table))
+        faults = [checked_table.fault(index, always=True) for index in range(table.shards)]
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
         return 1
