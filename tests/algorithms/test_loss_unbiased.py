@@ -8,12 +8,14 @@ from numpy.testing import assert_allclose
 from tests.algorithms.tabular_policies import (
     LOGITS,
     all_groups,
+    all_responses,
     load,
     probability,
     random_case,
     rng,
     token_logp,
     token_score,
+    torch_token_kl,
     torch_token_logp,
 )
 
@@ -103,6 +105,26 @@ def test_length_normalisation_biases_agro_on_policy():
 
     scale = normalized / default
     assert scale.max() / scale.min() > 1.05  # another direction, not another length
+
+
+@pytest.mark.parametrize("is_on_policy", [False, True])
+def test_the_unbiased_kl_has_the_gradient_of_kl_to_the_reference(is_on_policy):
+    """Over samples of μ: ∇ Σ_t KL(π ‖ π_ref) of next tokens after what μ drew; without the weight another direction."""
+    logits, ref = policies(0)
+    case = all_responses(1, np.zeros(7))
+    case.move_to(logits)
+    case.ref = ref
+    if is_on_policy:
+        case.mu = logits
+        case.weight = probability(logits)
+    expected_kl = torch.tensor(case.weight) @ torch_token_kl(case.theta, torch.tensor(ref)).sum(1)
+    (expected,) = torch.autograd.grad(expected_kl, case.theta)
+
+    weighted = case.gradient(load("grpo", kl_coef=1.0, unbiased_kl=True))
+    unweighted = case.gradient(load("grpo", kl_coef=1.0))
+
+    assert_allclose(weighted, expected, atol=1e-12)
+    assert np.linalg.norm(unweighted - weighted) > 0.3 * np.linalg.norm(weighted)
 
 
 # ---- losses of other papers that are one of ours up to a factor (docs/losses.md)

@@ -81,6 +81,7 @@ NEUTRAL = {  # values of settings that a YAML leaves out
     "mask": None,
     "off_policy_mask": None,
     "kl_coef": 0.0,
+    "unbiased_kl": False,
     "length_normalize": False,
     "drop": False,
 }
@@ -374,14 +375,18 @@ def agro(answer):
 
 
 def reference_kl(answer):
-    """Σ_t r − 1 − log r of r = π_ref/π, by token; above log r = 20 the tangent there."""
+    """Σ_t r − 1 − log r of r = π_ref/π, by token, each times π/μ if it is to be unbiased."""
     log_ratios = answer.completion.ref - answer.logp
-    limit = torch.tensor(20.0, dtype=torch.float64)
-    terms = []
-    for log_ratio in log_ratios:
-        ratio = log_ratio.exp() if log_ratio <= limit else limit.exp() * (1 + log_ratio - limit)
-        terms.append(ratio - 1 - log_ratio)
+    terms = [exp_or_tangent(log_ratio) - 1 - log_ratio for log_ratio in log_ratios]
+    if answer.algo["unbiased_kl"]:
+        terms = [exp_or_tangent(delta) * term for delta, term in zip(answer.delta, terms, strict=True)]
     return torch.stack(terms).sum()
+
+
+def exp_or_tangent(log_ratio):
+    """e^x; above 20 the tangent there."""
+    limit = torch.tensor(20.0, dtype=torch.float64)
+    return log_ratio.exp() if log_ratio <= limit else limit.exp() * (1 + log_ratio - limit)
 
 
 def rloo(answer):

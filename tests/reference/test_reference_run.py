@@ -91,7 +91,8 @@ ROUND_VARIANTS = {
     "agro_on_policy": f"algo=agro_on_policy {ANOTHER} schedule.prompts=4 optim.batch_size=24",
     "few draws": f"algo=grpo {UPDATES} compose.pass_rate=[0.1,0.9] schedule.replay=0.4",
     "graded": f"algo=rloo {ANOTHER} {GRADED}",
-    "icepop": f"algo=icepop algo.kl_coef=0.1 {ANOTHER} {UPDATES} sampler.temperature=1.2 schedule.replay=0.4",
+    "icepop": f"algo=icepop algo.kl_coef=0.1 algo.unbiased_kl=true {ANOTHER} {UPDATES} sampler.temperature=1.2 "
+    "schedule.replay=0.4",
 }
 
 

@@ -7,12 +7,12 @@ them, by the global count, so that padding, accumulation and world size can't ch
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
+from topr_exp.schema import FINITE, Range, Rule, Section, above, convert, hints_of
 from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
 
 Finite = Annotated[float, FINITE]
@@ -143,10 +143,15 @@ class Loss(TypedSection, ABC):
 class PenalizedLoss(Loss):
     """Base of a loss that may carry the KL penalty of GRPO (arXiv 2402.03300, Equations 3 and 4): kl_coef · Σ_t k_t.
 
+    With `unbiased_kl`: kl_coef · Σ_t r_t k_t, r_t = π(y_t)/μ(y_t) (DeepSeek-V3.2, arXiv 2512.02556, Equation 7).
     Divided by T with `length_normalize`, as the loss is. Limits, masks and corrections leave it as it is.
     """
 
     kl_coef: NotNegative = field(default=0.0, kw_only=True)  # weight of the KL to the reference model; 0: none
+    unbiased_kl: bool = field(default=False, kw_only=True)  # each token's KL times π/μ: unbiased in value and gradient
+
+    def check(self) -> Iterator[Rule]:
+        yield "unbiased_kl", self.kl_coef > 0 or not self.unbiased_kl, "false where kl_coef is 0: nothing reads it"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -156,7 +161,7 @@ class PenalizedLoss(Loss):
 
     def output(self, loss: Tensor, batch: Batch, metrics: dict[str, Tensor]) -> LossOutput:
         if self.kl_coef > 0:
-            loss = loss + self.kl_coef * reference_kl(batch)
+            loss = loss + self.kl_coef * reference_kl(batch, self.unbiased_kl)
         return super().output(loss, batch, metrics)
 
 
@@ -251,7 +256,7 @@ def signal(batch: Batch, name: str) -> Tensor:
 
 # ---- log-probabilities and tokens
 
-LARGEST_LOG_RATIO = 20.0  # of π_ref/π in the KL penalty
+LARGEST_LOG_RATIO = 20.0  # of π_ref/π and π/μ in the KL penalty
 
 
 def masked(values: Tensor, batch: Batch) -> Tensor:
@@ -294,16 +299,26 @@ def ref_log_ratio(batch: Batch) -> Tensor:
     return sum_over_tokens(batch.logp - needed(batch, "ref_logp"), batch)
 
 
-def reference_kl(batch: Batch) -> Tensor:
-    """Σ_t k_t of each response, [B], with gradient: at least 0, and in the mean over samples of π the KL to π_ref.
+def reference_kl(batch: Batch, is_weighted: bool) -> Tensor:
+    """Σ_t k_t of each response, or Σ_t r_t k_t if `is_weighted`, [B], with gradient.
 
-    k = r − 1 − log r,   r = π_ref(y_t)/π(y_t);   GRPO (arXiv 2402.03300), Equation 4. Beyond log r = 20 it goes on
-    along its tangent, which can't overflow.
+    k = q − 1 − log q ≥ 0,   q = π_ref(y_t)/π(y_t);   GRPO (arXiv 2402.03300), Equation 4
+    r = π(y_t)/μ(y_t);                                DeepSeek-V3.2 (arXiv 2512.02556), Equation 7
+
+    The mean of k over samples of π is Σ_t KL(π ‖ π_ref), that of its gradient ∇ Σ_t KL(π_ref ‖ π). Over samples of any
+    μ, r k has the mean and the gradient of Σ_t KL(π ‖ π_ref), of next tokens after what μ drew.
     """
     log_ratio = masked(needed(batch, "ref_logp") - batch.logp, batch)
+    kl = bounded_exp(log_ratio) - 1 - log_ratio
+    if is_weighted:
+        kl = bounded_exp(token_log_ratio(batch)) * kl
+    return kl.sum(1)
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """e^`log_ratio`; beyond LARGEST_LOG_RATIO it goes on along its tangent, which can't overflow."""
     limited = log_ratio.clamp(max=LARGEST_LOG_RATIO)
-    ratio = limited.exp() * (1 + log_ratio - limited)
-    return (ratio - 1 - log_ratio).sum(1)
+    return limited.exp() * (1 + log_ratio - limited)
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:

@@ -130,6 +130,7 @@ class VESPO(GroupLoss, PenalizedLoss):
     papers: ClassVar = {"vespo": Paper("VESPO", "2602.10693")}
 
     def check(self) -> Iterator[Rule]:
+        yield from super().check()
         yield "advantage", self.advantage != "reward", "group, group_std or leave_one_out"
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -83,8 +83,7 @@ class PolicyGradient(Tapered):
         is_centered_alone = is_weight_alone and self.denominator == "sampler"
         allowed = "false with a mask, a correction, renormalize or denominator=old, which its head has no numbers for"
         yield "center_scores", is_centered_alone or not self.center_scores, allowed
-        reads_ratio = super().needs_mu or self.rule == "ppo"
-        is_corrected_twice = reads_ratio and self.correction is not None and self.denominator == "sampler"
+        is_corrected_twice = self.reads_ratio and self.correction is not None and self.denominator == "sampler"
         allowed = "old where correction is set: π/μ has the factor π_old/μ already"
         yield "denominator", not is_corrected_twice, allowed
 
@@ -100,9 +99,13 @@ class PolicyGradient(Tapered):
         return needs
 
     @property
+    def reads_ratio(self) -> bool:
+        return super().reads_ratio or self.rule == "ppo"
+
+    @property
     def needs_mu(self) -> bool:
         has_factors = self.mask is not None or self.correction is not None
-        return super().needs_mu or self.rule == "ppo" or has_factors or self.center_scores
+        return super().needs_mu or has_factors or self.center_scores
 
     @property
     def drops_tokens(self) -> bool:

@@ -72,6 +72,7 @@ class Tapered(PenalizedLoss):
     }
 
     def check(self) -> Iterator[Rule]:
+        yield from super().check()
         yield "b_pos", self.b_pos >= self.a_pos, f"at least a_pos = {self.a_pos}"
         yield "b_neg", self.b_neg >= self.a_neg, f"at least a_neg = {self.a_neg}"
         yield "b_neg", self.b_pos > 0 or self.b_neg > 0, "above 0 where b_pos is 0: else no completion has a weight"
@@ -88,9 +89,13 @@ class Tapered(PenalizedLoss):
         return self.b_pos > 0 and self.b_neg > 0 and self.advantage == "reward"
 
     @property
-    def needs_mu(self) -> bool:
+    def reads_ratio(self) -> bool:
         """False where both weights are constants, as in sft and naive."""
         return self.a_pos != self.b_pos or self.a_neg != self.b_neg
+
+    @property
+    def needs_mu(self) -> bool:
+        return self.reads_ratio or self.unbiased_kl
 
     @property
     def needs_unequal_rewards(self) -> bool:
