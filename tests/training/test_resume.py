@@ -159,7 +159,7 @@ ROWS = 24
 
 def train_a_pass(trainer, examples):
     fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
-    train(trainer, fixed_set, Mock(), CheckpointConfig(1e9), Mock(), iteration=1)
+    train(trainer, fixed_set, Mock(), CheckpointConfig(1e9, weights_every=4), Mock(), iteration=1)
 
 
 @pytest.mark.parametrize("algo, share", [("sft", 0), ("grpo", 0), ("grpo", 1)])
@@ -175,7 +175,9 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path, capsys, algo, share):
 
     train_a_pass(trainer, examples)  # all of it is done, as at the end of rounds, of which each may have none
 
-    assert f"warning: algo={algo} learnt nothing: no update had a gradient" in capsys.readouterr().err
+    warnings = capsys.readouterr().err
+    assert f"warning: algo={algo} learnt nothing: no update had a gradient" in warnings
+    assert "warning: checkpoint.weights_every=4 keeps no weights of 3 updates" in warnings
 
 
 @pytest.mark.parametrize("position", [0, -1])

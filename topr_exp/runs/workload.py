@@ -30,7 +30,7 @@ def check_supply(config: Config, *, questions: int | None, imported: int | None 
         makes_pairs = unit_of(config.algo.needs) == "pairs"  # more or fewer than completions, as their verdicts are
         imported_examples = math.inf if imported is None or makes_pairs else imported
     check_set_size(config, sampled_examples, imported_examples)
-    check_warm_up(config, sampled_examples + imported_examples)
+    check_update_counts(config, sampled_examples + imported_examples)
 
 
 def examples_per_question(config: Config) -> int:
@@ -64,8 +64,11 @@ def check_set_size(config: Config, sampled: float, imported: float) -> None:
         )
 
 
-def check_warm_up(config: Config, examples: float) -> None:
-    """Raise TOPRError for a warm-up that no iteration outlasts; examples: the most of its set (inf: not known)."""
+def check_update_counts(config: Config, examples: float) -> None:
+    """Raise TOPRError for a warm-up that no iteration outlasts, or weights kept of a later update than there is.
+
+    examples: the most of an iteration's set (inf: not known).
+    """
     n_examples = config.compose.n_examples
     if n_examples is not None:
         if unit_of(config.algo.needs) == "groups":
@@ -76,6 +79,12 @@ def check_warm_up(config: Config, examples: float) -> None:
     if warmup_steps >= updates:
         raise TOPRError(
             f"optim.warmup_steps must be below {updates}, the most updates of an iteration; got {warmup_steps}"
+        )
+    weights_every = config.checkpoint.weights_every
+    if weights_every is not None and weights_every > updates:
+        raise TOPRError(
+            f"checkpoint.weights_every must be null or at most {updates}, the most updates of an iteration; "
+            f"got {weights_every}"
         )
 
 
