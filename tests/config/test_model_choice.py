@@ -90,14 +90,21 @@ def test_a_shape_may_be_unknown_or_that_of_a_part(tmp_path):
     assert choose(with_part).reason == HAS_SHAPE
 
 
-@pytest.mark.parametrize("weights", ["model", "iteration-2/model"])
-def test_a_runs_model_takes_the_settings_of_the_yaml_that_the_run_used(weights, tmp_path):
+NAMES = {
+    "model": "my_run",
+    "iteration-2/model": "my_run",
+    "iteration-2/update-50": "update-50_iteration-2_my_run",
+}
+
+
+@pytest.mark.parametrize("weights, name", NAMES.items())
+def test_a_runs_model_takes_the_settings_of_the_yaml_that_the_run_used(weights, name, tmp_path):
     run = run_folder(tmp_path / "my_run", weights, TOY, "tiny_noise")
 
     model = choose(run / weights)
 
     assert model.path == str(run / weights)
-    assert model.name == "my_run"
+    assert model.name == name
     assert model.choice == "tiny_noise"
     assert model.reason == "of the run that wrote it"
     if weights == "model":

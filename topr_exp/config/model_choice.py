@@ -158,11 +158,13 @@ def find_weights(key: str, word: str) -> Path | None:
 
 
 def name_of(word: str, folder: Path | None) -> str:
-    """The name of a model: the last part of its path, and the run's for the model of a run."""
+    """The name of a model: the last part of its path, the run's for the model of a run, and both for an update's."""
     path = Path(word)
     if folder is not None and not is_shipped(word):
         path = folder.resolve()
     parts = list(path.parts)
+    if parts[-1].startswith("update-") and parts[-2:-1] and parts[-2].startswith("iteration-"):
+        return "_".join(parts[:-4:-1])  # update-50_iteration-1_RUN
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):
         parts.pop()
     return parts[-1]
@@ -234,7 +236,7 @@ def is_toy(shape: Shape | None, presets: Sequence[Preset]) -> bool:
 
 def preset_of_run(weights: Path) -> str | None:
     """The label of the model in the settings of the run that wrote a folder of weights; None for another folder."""
-    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
+    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model or /update-50
         resolved = read_small_json(folder).get("resolved")
         model = resolved.get("model") if isinstance(resolved, dict) else None
         if isinstance(model, dict) and isinstance(name := model.get("name"), str):
