@@ -109,8 +109,9 @@ def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) 
         return
     if fault := find_damage(folder, known_digests):
         raise TOPRError(
-            f"{folder} is damaged: {fault}; restore it, or remove it (and DONE of a finished run), and the command of "
-            f"the run trains it again; if you changed it yourself, remove its {CHECKSUMS}"
+            f"{folder} is damaged: {fault}; restore it, or remove it and the run's later weights (and DONE of a "
+            f"finished run), and the command of the run trains them again; if you changed it yourself, remove its "
+            f"{CHECKSUMS}"
         )
 
 
