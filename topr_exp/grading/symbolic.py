@@ -357,7 +357,7 @@ def latex_to_sympy(tokens: Tokens) -> Any:
         parser = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION)
         expression = parser.parse(to_latex(tokens))
         if isinstance(expression, sympy.MatrixExpr):  # 2 times a matrix
-            return expression.as_explicit()
+            return expression.as_explicit().as_mutable()  # an immutable matrix is an expression, too
         return expression
     except Exception:  # the parser raises bare Exceptions of many kinds; each means that it cannot read the tokens
         return None
