@@ -327,11 +327,12 @@ def red_drop(answer):
 
 
 def dpo(beta, chosen, rejected):
-    """−log σ(β [Δ(chosen) − Δ(rejected)]); without a sign, where the margin is 0, the accuracy is anything."""
+    """−log σ(β [Δ(chosen) − Δ(rejected)]); a tie, but for rounding, is half right."""
     chosen_delta = chosen.delta.sum()
     rejected_delta = rejected.delta.sum()
     margin = beta * (chosen_delta - rejected_delta)
-    accuracy = float(margin > 0) if abs(margin) > 1e-5 else math.nan
+    is_tie = abs(margin) <= TOLERANCE * beta
+    accuracy = 0.5 if is_tie else float(margin > 0)
     metrics = {
         "margin": float(margin),
         "accuracy": accuracy,

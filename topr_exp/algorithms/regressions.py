@@ -16,6 +16,8 @@ from topr_exp.algorithms.base import (
 )
 from topr_exp.types import Batch, LossOutput, PairBatch
 
+ROUNDING = 1e-3  # two scores of a pair by the same weights differ by less
+
 
 @dataclass(frozen=True)
 class DPO(Loss):
@@ -25,7 +27,8 @@ class DPO(Loss):
 
     TOPR (arXiv 2503.14286), Section 2.4; Rafailov et al. (arXiv 2305.18290), Equation 7, π_ref = μ. Not divided by T.
 
-    Metrics: margin β[Δ(y_w) − Δ(y_l)], accuracy (is it above 0), both Δ. Gradient: −β σ(−margin) ∇[Δ(y_w) − Δ(y_l)].
+    Metrics: margin β[Δ(y_w) − Δ(y_l)], accuracy (1 above 0, ½ at 0 but for rounding), both Δ.
+    Gradient: −β σ(−margin) ∇[Δ(y_w) − Δ(y_l)].
     """
 
     beta: Positive  # times the difference of the log-ratios
@@ -42,10 +45,12 @@ class DPO(Loss):
         assert len(batch.chosen.logp) == len(batch.rejected.logp), "chosen and rejected must have as many rows"
         chosen_log_ratio = log_ratio(batch.chosen)
         rejected_log_ratio = log_ratio(batch.rejected)
-        margin = self.beta * (chosen_log_ratio - rejected_log_ratio)
+        gap = chosen_log_ratio - rejected_log_ratio
+        margin = self.beta * gap
+        is_tie = gap.detach().abs() <= ROUNDING  # as where the policy is the reference
         metrics = {
             "margin": margin.detach(),
-            "accuracy": (margin.detach() > 0).to(margin.dtype),
+            "accuracy": (margin.detach() > 0).to(margin.dtype).masked_fill(is_tie, 0.5),
             "chosen_log_ratio": chosen_log_ratio.detach(),
             "rejected_log_ratio": rejected_log_ratio.detach(),
         }
