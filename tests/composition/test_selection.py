@@ -308,3 +308,6 @@ def test_group_statistics_are_those_of_all_rewards_of_the_problem(rows):
         assert group_statistic.size[row] == len(rewards)
         assert group_statistic.mean[row] == pytest.approx(statistics.mean(rewards))
         assert group_statistic.std[row] == pytest.approx(std)
+        (padded_rewards,) = group_statistic.rewards_of_problems(np.array([row]))
+        assert padded_rewards[np.isfinite(padded_rewards)].tolist() == rewards
+    assert group_statistic.rewards.size == len(rows)  # no table by problem, as wide as the largest: it may be huge

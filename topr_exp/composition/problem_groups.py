@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.sampling.completions import Completions, Flags, index_in_group
+from topr_exp.sampling.completions import Completions, Flags
 
 Indices = NDArray[np.integer]
 Rewards = NDArray[np.floating]
@@ -18,8 +18,22 @@ class GroupStatistics:
     mean: Rewards  # [M]
     std: Rewards  # [M], n - 1 in the denominator; 0 for n = 1
     size: Indices  # [M], n
-    rewards: Rewards  # [G, n] by problem, in the order of their indices; −∞ where it has fewer
-    group: Indices  # [M] its problem's row in `rewards`
+    group: Indices  # [M] number of its problem, below G
+    rewards: Rewards  # [M] in the order of their problems, those of one in the order of their indices
+    starts: Indices  # [G] of each problem's `rewards`
+    largest_size: int
+
+    def rewards_of_problems(self, rows: Indices) -> Rewards:
+        """Return all rewards of each row's problem, [B, largest n]; −∞ where it has fewer.
+
+        Of all problems at once they would fill the memory where a log has one prompt thousands of times.
+        """
+        columns = np.arange(self.largest_size)
+        is_reward = columns < self.size[rows, None]  # [B, largest n]
+        positions = self.starts[self.group[rows], None] + columns
+        padded = np.full(is_reward.shape, -np.inf, dtype=self.rewards.dtype)
+        padded[is_reward] = self.rewards[positions[is_reward]]
+        return padded
 
 
 def group_statistics(problem_index: Indices, reward: Rewards) -> GroupStatistics:
@@ -30,15 +44,14 @@ def group_statistics(problem_index: Indices, reward: Rewards) -> GroupStatistics
     deviations = reward - means[group]
     square_sums = np.bincount(group, deviations**2)
     stds = np.sqrt(square_sums / np.maximum(sizes - 1, 1))
-    largest_size = sizes.max(initial=0)
-    rewards = np.full((len(sizes), largest_size), -np.inf, dtype=reward.dtype)
-    rewards[group, index_in_group(group)] = reward
     return GroupStatistics(
         mean=means[group],
         std=stds[group],
         size=sizes[group],
-        rewards=rewards,
         group=group,
+        rewards=reward[np.argsort(group, kind="stable")],
+        starts=np.cumsum(sizes) - sizes,
+        largest_size=int(sizes.max(initial=0)),
     )
 
 

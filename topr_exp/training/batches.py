@@ -90,7 +90,6 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         column = completions.lists(name)
         return padded([column[row] for row in rows.tolist()])
 
-    group_index = groups.group[rows]
     mu_logp = token_column("mu_logp")
     head_mu_logp = None
     if scores.head_logp is not None:
@@ -108,7 +107,7 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         group_mean=numbers(groups.mean[rows]),
         group_std=numbers(groups.std[rows]),
         group_size=numbers(groups.size[rows]),
-        group_rewards=numbers(groups.rewards[group_index]),
+        group_rewards=numbers(groups.rewards_of_problems(rows)),
         ref_logp=token_column("ref_logp"),
         vocab_kl=scores.vocab_kl,
         head_logp=scores.head_logp,

@@ -244,5 +244,5 @@ def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
         "group_mean": numbers(statistics.mean),
         "group_std": numbers(statistics.std),
         "group_size": numbers(statistics.size),
-        "group_rewards": numbers(statistics.rewards[statistics.group]),
+        "group_rewards": numbers(statistics.rewards_of_problems(np.arange(len(rewards)))),
     }
