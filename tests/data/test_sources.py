@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -302,7 +303,9 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     assert (*sizes(sets_of_file), sets_of_file.train_report.overlapping) == (10, 10, 0)
     assert values_of(sets_of_folder.train, "answer") == [str(number) for number in range(3, 20)]
     config = config_of("data=jsonl", f"data.path={folder}", template)
-    assert count_training_problems(config, sets_of_folder.train, sets_of_folder.train, None).count == 17
+    train = sets_of_folder.train
+    assert count_training_problems(config, train, train, SimpleNamespace(problems=train[:5])).count == 5
+    assert count_training_problems(config, train, [*train, train[0]], None).count == 18
     with refused("no problem is left; every training question is also a test question"):
         load(folder)
 

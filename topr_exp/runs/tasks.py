@@ -124,22 +124,26 @@ class ProblemCounts:
 def count_training_problems(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
 ) -> ProblemCounts:
-    """Count the problems to sample for (of train, those whose prompts fit) and those of imported completions."""
+    """Count the problems to sample for (of train, those whose prompts fit) and those of imported completions.
+
+    Beside imported ones problems count once for each text; else each is sampled for, solutions with one text too.
+    """
+    described = f"{config.task.question_kind}{config.data.described}"
+    if imported is None:
+        return ProblemCounts(len(fitting), len(fitting), f"{len(fitting)} {described}")
 
     def questions_of(problems: Sequence[Problem]) -> set[str]:
         return {full_question(problem, config.data) for problem in problems}
 
     data_questions = questions_of(train)
-    questions = set[str]()
-    if imported is None or config.compose.mix is not None:
-        questions = questions_of(fitting)
-    if imported is not None:
-        questions |= questions_of(imported.problems)
+    questions = questions_of(imported.problems)
+    if config.compose.mix is not None:
+        questions |= questions_of(fitting)
     data_set_count = len(questions & data_questions)
     log_count = len(questions - data_questions)
     descriptions = []
     if data_set_count:
-        descriptions.append(f"{data_set_count} {config.task.question_kind}{config.data.described}")
+        descriptions.append(f"{data_set_count} {described}")
     if log_count:
         descriptions.append(f"{log_count} problems that {config.data.completions} brought")
     return ProblemCounts(data_set_count + log_count, data_set_count, ", ".join(descriptions))
