@@ -53,6 +53,8 @@ reproduce.real --plan data.source=nowhere | 2 | data.source=nowhere: no such fol
 reproduce.real --plan model.path=nowhere | 2 | model.path=nowhere: no such folder
 reproduce.rates fig1 cluster=slurm | 2 | cluster=slurm: only cluster=local chooses rates
 topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, final, verdict or package.module.name
+topr_exp.grade --format math data.grader.cost=1 | 2 | nothing reads data.grader.cost here: math is an answer format
+topr_exp.grade --format math cost=1 | 2 | cost=1: expected data.grader.KEY=VALUE, a setting of your own grader
 """
 
 

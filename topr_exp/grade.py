@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from topr_exp.data.user_lines import json_fault
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import CommandParser, exit_status
-from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
 READ_BYTES = 1 << 16
+SETTING_PREFIX = "data.grader."
 ALLOWED_TYPES = {"completion": (str,), "gold": (str, int, float)}
 
 
@@ -35,7 +36,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--threshold", type=float, default=1.0, help="smallest number of your own grader that is correct (default: 1)"
     )
+    parser.add_argument(
+        "settings", nargs="*", metavar=f"{SETTING_PREFIX}KEY=VALUE", help="settings of your own grader, if it has any"
+    )
     return exit_status(partial(grade_input, parser.parse_args(arguments)))
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of a user's grader by key; a value that is not JSON is a text."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        name = key.removeprefix(SETTING_PREFIX)
+        if name == key:
+            raise ConfigError(f"{word}: expected {SETTING_PREFIX}KEY=VALUE, a setting of your own grader")
+        try:
+            settings[name] = json.loads(text)
+        except ValueError:
+            settings[name] = text
+    return settings
 
 
 def grade_input(options: argparse.Namespace) -> int:
@@ -43,7 +62,7 @@ def grade_input(options: argparse.Namespace) -> int:
     start_time = time.monotonic()
     line_count = 0
     counts = Counter[str]()
-    with Grader(options.format, threshold=options.threshold) as grader:
+    with Grader(options.format, threshold=options.threshold, settings=parse_settings(options.settings)) as grader:
         for lines in read_line_batches():
             rows = []
             for line in lines:

@@ -7,12 +7,21 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 
 HOARD = []
 
 
 def contains(completion, gold):
     return "correct" if gold in completion else "incorrect"
+
+
+@dataclass(frozen=True)
+class Scaled:
+    factor: float
+
+    def __call__(self, completion, gold):
+        return self.factor * float(completion)
 
 
 def obedient(completion, gold):

@@ -67,6 +67,9 @@ def test_a_users_grader_gives_rewards_and_its_mistake_is_one_line():
     assert row["verdict"] == "correct"
     assert row["reward"] == 0.5
 
+    process = grade("own_graders.Scaled", b'{"completion": "0.5", "gold": "5"}', "data.grader.factor=1e1")
+    assert json.loads(process.stdout)["reward"] == 5
+
     process = grade("own_graders.obedient", b'{"completion": "raise", "gold": "5"}')
     assert process.returncode == 1
     assert process.stderr == b"error: grader own_graders.obedient raised ValueError: no idea (completion 1)\n"

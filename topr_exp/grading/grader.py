@@ -288,6 +288,7 @@ def source_file(name: str) -> Path | None:
 def check_grader(name: str, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError unless `name` is an answer format or importable, as package.module.name, with the settings."""
     if name in FORMATS:
+        refuse_settings(settings, f"{name} is an answer format")
         return
     module_name, _, attribute = name.rpartition(".")
     allowed = f"one of {', '.join(FORMATS)} or package.module.name"
@@ -306,6 +307,10 @@ def check_grader(name: str, settings: Mapping[str, Any]) -> None:
     elif not callable(grader) or isinstance(grader, type):
         kinds = "function or dataclass with `__call__`"
         raise ConfigError(f"grader {name} cannot be loaded (it has no such {kinds}); it must be {allowed}")
-    elif settings:
-        key = f"data.grader.{min(settings)}"
-        raise ConfigError(f"nothing reads {key} here: {name} is a function, only a dataclass has settings")
+    else:
+        refuse_settings(settings, f"{name} is a function")
+
+
+def refuse_settings(settings: Mapping[str, Any], reason: str) -> None:
+    if settings:
+        raise ConfigError(f"nothing reads data.grader.{min(settings)} here: {reason}, only a dataclass has settings")
