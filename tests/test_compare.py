@@ -12,7 +12,7 @@ from tests.conftest import each_row, read_json, refused
 from tests.report.made_up import N, bounds_of, ends_of, write_graded_run
 from tests.sweep_tools import answer
 from topr_exp import compare_runs
-from topr_exp.compare import choose_references
+from topr_exp.compare import GroupSettings, choose_references
 from topr_exp.report import difference, read_groups
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
@@ -217,11 +217,11 @@ cap=2 | topr, p̃=0.5, cap=not set | none
 
 def references_in(sweep, against):
     """What each group of a sweep is compared with; its label lists its values."""
-    values_by_label, missing_by_label = {}, {}
+    settings_by_label = {}
     for label in sweep.strip().splitlines():
-        values_by_label[label] = tuple(label.split(", "))
-        missing_by_label[label] = set() if label.startswith("mine") else {2}
-    return choose_references(values_by_label, against, missing_by_label)
+        texts = dict(enumerate(label.split(", ")))
+        settings_by_label[label] = GroupSettings(texts, missing_keys=set() if label.startswith("mine") else {2})
+    return choose_references(settings_by_label, against)
 
 
 @each_row("against group reference", REFERENCES)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -102,19 +101,17 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     run_groups = group_runs(runs)
     for repeat, counted_run in run_groups.repeats.items():
         warn(f"{repeat} has the settings and seeds of {counted_run}: counted once")
-    values_by_label = {}
-    missing_by_label = {}
+    settings_by_label = {}
     for label, members in run_groups.groups.items():
-        values_by_label[label] = tuple(setting_text(key, members[0]) for key in run_groups.keys)
-        missing_by_label[label] = missing_settings(run_groups.keys, members)
-    reference_by_label = choose_references(values_by_label, against, missing_by_label)
+        settings_by_label[label] = group_settings(run_groups.keys, members)
+    references = choose_references(settings_by_label, against)
     remarks = []
     if name != "invalid" and len(run_groups.groups) > 1:
         remarks.append(standing(run_groups.groups, name))
     if run_groups.confounded:
         remarks.append(f"also differs: {run_groups.confounded}")
-    to_reference = differences(run_groups.groups, reference_by_label, name)
-    return Comparison(name, run_groups.groups, reference_by_label, to_reference, remarks)
+    to_reference = differences(run_groups.groups, references, name)
+    return Comparison(name, run_groups.groups, references, to_reference, remarks)
 
 
 def finished_runs(runs: Sequence[Run]) -> list[Run]:
@@ -128,56 +125,60 @@ def finished_runs(runs: Sequence[Run]) -> list[Run]:
     return complete_runs
 
 
-def missing_settings(keys: Sequence[str], runs: Sequence[Run]) -> set[int]:
-    """The positions of those keys that are settings of other losses than that of the runs."""
-    positions = set()
-    for position, key in enumerate(keys):
+@dataclass(frozen=True)
+class GroupSettings:
+    """The settings that tell a group from the others."""
+
+    texts: dict[str, str]  # by key, as labels show them
+    missing_keys: set[str]  # those that the group's loss does not have
+
+
+def group_settings(keys: Sequence[str], runs: Sequence[Run]) -> GroupSettings:
+    """The settings of these keys that the runs of a group share."""
+    texts = {key: setting_text(key, runs[0]) for key in keys}
+    missing_keys = set()
+    for key in keys:
         if key.startswith("algo.") and not any(key in run.settings for run in runs):
-            positions.add(position)
-    return positions
+            missing_keys.add(key)
+    return GroupSettings(texts, missing_keys)
 
 
-def choose_references(
-    values_by_label: Mapping[str, tuple[str, ...]], against: str | None, missing_by_label: Mapping[str, set[int]]
-) -> dict[str, str | None]:
-    """Map each group to its reference: one group for all, or the group that has the value `against` and is equal else.
+def choose_references(settings_by_label: Mapping[str, GroupSettings], against: str | None) -> dict[str, str | None]:
+    """Map each group to its reference: one group for all, or the one with the setting `against` that is equal else.
 
-    values_by_label: the values that tell a group from the others, in the order of their keys. missing_by_label: the
-    positions of settings that a group's loss does not have, in which others may differ from it where none is equal.
-    None: no such group, or several. ConfigError where `against` is neither a group nor a value.
+    None: no such group, or several. ConfigError where `against` is neither a group nor a setting.
     """
-    if against is None or against in values_by_label:
-        reference = against or next(iter(values_by_label))
-        return dict.fromkeys(values_by_label, reference)
-    positions: set[int] = set()
-    for values in values_by_label.values():
-        positions |= {position for position, value in enumerate(values) if value == against}
-    if len(positions) != 1:
-        all_values = chain.from_iterable(values_by_label.values())
-        allowed = dict.fromkeys([*values_by_label, *all_values])
-        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(allowed)}")
-    (position,) = positions
-    label_by_values = {values: label for label, values in values_by_label.items()}
-    candidates = {label: values for label, values in values_by_label.items() if values[position] == against}
-    reference_by_label = {}
-    for label, values in values_by_label.items():
-        reference_values = (*values[:position], against, *values[position + 1 :])
-        equal_label = label_by_values.get(reference_values)
-        reference_by_label[label] = equal_label or find_reference(candidates, reference_values, missing_by_label)
-    return reference_by_label
+    if against is None or against in settings_by_label:
+        reference = against or next(iter(settings_by_label))
+        return dict.fromkeys(settings_by_label, reference)
+    key = find_key(settings_by_label, against)
+    candidates = {label: settings for label, settings in settings_by_label.items() if settings.texts[key] == against}
+    references = {}
+    for label, settings in settings_by_label.items():
+        references[label] = find_reference(candidates, {**settings.texts, key: against})
+    return references
 
 
-def find_reference(
-    candidates: Mapping[str, tuple[str, ...]],
-    reference_values: tuple[str, ...],
-    missing_by_label: Mapping[str, set[int]],
-) -> str | None:
-    """Find the only group that has these values, its missing settings apart; None where there is none, or several."""
+def find_key(settings_by_label: Mapping[str, GroupSettings], text: str) -> str:
+    """Find the key of which some groups have this setting; ConfigError where there is none, or several."""
+    keys: set[str] = set()
+    allowed = list(settings_by_label)
+    for settings in settings_by_label.values():
+        keys |= {key for key, setting in settings.texts.items() if setting == text}
+        allowed += settings.texts.values()
+    if len(keys) != 1:
+        raise ConfigError(f"--against {text}: no such group; allowed: {'; '.join(dict.fromkeys(allowed))}")
+    return keys.pop()
+
+
+def find_reference(candidates: Mapping[str, GroupSettings], texts: Mapping[str, str]) -> str | None:
+    """Find the group with these settings, else the only one that differs in its missing keys alone; None: no such."""
     matches = []
-    for label, values in candidates.items():
-        pairs = enumerate(zip(values, reference_values, strict=True))
-        differing = {position for position, (value, reference_value) in pairs if value != reference_value}
-        if differing <= missing_by_label[label]:
+    for label, settings in candidates.items():
+        differing_keys = {key for key, text in texts.items() if settings.texts[key] != text}
+        if not differing_keys:
+            return label
+        if differing_keys <= settings.missing_keys:
             matches.append(label)
     if len(matches) == 1:
         return matches[0]
