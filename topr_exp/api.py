@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -181,8 +181,9 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
 def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["train", "test"] = "train") -> pd.DataFrame:
     """Tabulate completions of a run, one a row: those that an offline iteration drew, or those of its last test.
 
-    Columns: problem (an index into the problems of the split) and sample, or what an imported file has; text, tokens,
-    finish, verdict, answer, reward where graded, and of training how often the row is in the training set (chosen).
+    Columns: problem_id, problem (an index into the problems of the split whose prompts fit) and sample, or what an
+    imported file has; text, tokens, finish, verdict, answer, reward where graded, and of training how often the row is
+    in the training set (chosen).
     Imported completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
     check_choice("split", split, "train", "test")
@@ -192,20 +193,14 @@ def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["tra
     sources, fault = read_run_file(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
-    prefixes = []
-    for prefix in ("", "imported_"):
-        if {f"{prefix}rollouts", f"{prefix}verdicts"} <= sources.keys():
-            prefixes.append(prefix)
+    tables = graded_tables(sources)
     frames = []
-    for prefix in prefixes:
-        # A table's name, then for imported completions how the file was read.
-        rollouts_name = sources[f"{prefix}rollouts"].split(" ")[0]
-        verdicts_name = sources[f"{prefix}verdicts"].split(" ")[0]
-        store = find_store(Path(run), rollouts_name, sources["store"])
+    for names in tables:
         row_numbers = None
-        if prefix == prefixes[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
+        if names is tables[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
             row_numbers = read_row_numbers(folder / IMPORTED)
-        frames.append(read_graded(store, rollouts_name, verdicts_name, row_numbers))
+        store = find_store(Path(run), names.rollouts, sources["store"])
+        frames.append(read_graded(store, names, row_numbers))
     frame = pd.concat(frames, ignore_index=True)
     examples = read_row_numbers(folder / EXAMPLES).ravel()  # a row's number once for each time that it is trained on
     counts = pd.Series(examples).value_counts()
@@ -220,10 +215,28 @@ def read_tested_completions(run: Path) -> pd.DataFrame:
     if not {"rollouts", "verdicts"} <= final.keys():
         raise TOPRError(f"{run / 'summary.json'}: {fault or 'names no completions of a test'}")
     recorded_path = Path(final["rollouts"])  # STORE/rollouts/NAME
-    rollouts_name = f"rollouts/{recorded_path.name}"
-    verdicts_name = f"verdicts/{Path(final['verdicts']).name}"
-    store = find_store(run, rollouts_name, recorded_path.parent.parent)
-    return read_graded(store, rollouts_name, verdicts_name)
+    names = GradedTable(f"rollouts/{recorded_path.name}", f"verdicts/{Path(final['verdicts']).name}")
+    store = find_store(run, names.rollouts, recorded_path.parent.parent)
+    return read_graded(store, names)
+
+
+class GradedTable(NamedTuple):
+    """Completions and their verdicts, by the names of their tables in a store."""
+
+    rollouts: str
+    verdicts: str
+
+
+def graded_tables(sources: Mapping[str, str]) -> list[GradedTable]:
+    """The tables that an iteration's sources.json names: of sampled completions, then of imported ones."""
+    tables = []
+    for prefix in ("", "imported_"):
+        rollouts = sources.get(f"{prefix}rollouts")
+        verdicts = sources.get(f"{prefix}verdicts")
+        if rollouts is not None and verdicts is not None:
+            # Each is a table's name, then for imported completions how the file was read.
+            tables.append(GradedTable(rollouts.split(" ")[0], verdicts.split(" ")[0]))
+    return tables
 
 
 def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
@@ -238,15 +251,13 @@ def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
     return Store(Path(recorded_path))
 
 
-def read_graded(
-    store: Store, rollouts_name: str, verdicts_name: str, row_numbers: NDArray[np.integer] | None = None
-) -> pd.DataFrame:
+def read_graded(store: Store, names: GradedTable, row_numbers: NDArray[np.integer] | None = None) -> pd.DataFrame:
     """Completions of a store's table beside their verdicts; of a column of both, that of the verdicts.
 
     row_numbers: of the completions that the verdicts are on; None: all.
     """
-    rollouts = store.open(store.root / rollouts_name).read()
-    verdicts = store.open(store.root / verdicts_name).read()
+    rollouts = store.open(store.root / names.rollouts).read()
+    verdicts = store.open(store.root / names.verdicts).read()
     if row_numbers is not None:
         rollouts = rollouts.take(row_numbers)
     shared = [name for name in verdicts.column_names if name in rollouts.column_names]

@@ -36,6 +36,9 @@ from topr_exp.types import VERDICTS, ConfigError
 
 if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
+    from topr_exp.runs.tasks import Task
+    from topr_exp.sampling.completions import Completions
+    from topr_exp.store import Store
 
 ENGINE_KEYS = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDING_GROUPS = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
@@ -43,7 +46,7 @@ READ_KEYS = (*DECIDING_GROUPS, "name", "output_dir", "cluster.device", "cluster.
 # By group, taken from the settings beside a model, with those of `data` that the package's sources have: what decides
 # the question, and where an engine computes. Whoever packed the folder wrote them; none names code or an interpreter.
 TAKEN_KEYS = {
-    "model": {"name", "dtype", "attention", "lora"},
+    "model": {"name", "dtype", "lora"},
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
         "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard",
@@ -182,33 +185,47 @@ def copy_question(run_settings: dict[str, Any], composed: DictConfig, command_li
 
 
 def merge_group(
-    group: str, taken_keys: Set[str], stored: dict[str, Any], composed: DictConfig, command_line: dict[str, str]
+    group: str, taken_keys: Set[str], stored: dict[str, Any], composed: DictConfig, command_line: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Merge a run's settings of a group, `stored`, into the composed ones: the keys that are taken and not given."""
+    """Merge a run's settings of a group, `stored`, into the composed ones: the keys that are taken and not given.
+
+    taken_keys: where the command line makes no other choice for the group.
+    """
     stored = {key: value for key, value in stored.items() if (key, value) != LOGGED_REWARD}
     settings: Any = OmegaConf.to_container(composed)
     stored_choice = stored.get("name")
     is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
-    if is_other_choice and group == "sampler":
-        taken_keys = taken_keys - ENGINE_KEYS - {"name"}
-    elif is_other_choice:
-        taken_keys = set()
+    if is_other_choice:
+        taken_keys = keys_beside_choice(group, taken_keys)
     else:
+        # What the run lacks is at its default, whatever a YAML has.
         settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
         is_users_sampler = group == "sampler" and "_target_" in settings
         if is_users_sampler and settings["_target_"] == stored.get("_target_"):
             taken_keys = stored.keys() - {"_target_"}
     for key, value in stored.items():
         name = f"{group}.{key}"
-        if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
+        if is_given(name, command_line):
             continue
-        names_users_code = value not in PACKAGE_VALUES.get(name, [value])
+        is_users_code = name in PACKAGE_VALUES and value not in PACKAGE_VALUES[name]
         decides_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
-        if key in taken_keys and not names_users_code:
+        if key in taken_keys and not is_users_code:
             settings[key] = literal(value)
         elif decides_question and not is_other_choice and composed.get(key) != value:
             raise foreign_code_error(name, value, f"{group}={stored_choice}")
     return settings
+
+
+def keys_beside_choice(group: str, taken_keys: Set[str]) -> Set[str]:
+    """The keys that are taken though the command line chooses otherwise: what another sampler draws from, too."""
+    if group == "sampler":
+        return taken_keys - ENGINE_KEYS - {"name"}
+    return set()
+
+
+def is_given(name: str, command_line: Mapping[str, str]) -> bool:
+    """True for a key that the command line sets, itself or keys below it."""
+    return name in command_line or any(word.startswith(f"{name}.") for word in command_line)
 
 
 def foreign_code_error(name: str, value: Any, choice: str) -> ConfigError:
@@ -229,14 +246,10 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.data.prompts import warn_of_hidden_stops, warn_of_open_answers
     from topr_exp.evaluation.showcase import show_completions
-    from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
-    from topr_exp.models.policy import load_policy
-    from topr_exp.runs.tasks import VerificationTask, load_task
+    from topr_exp.runs.tasks import load_task
     from topr_exp.sampling.cut_off import warn_of_tested
-    from topr_exp.sampling.generation import open_sampler
     from topr_exp.store import Store
     from topr_exp.verifier.figures import evaluation_table
 
@@ -252,19 +265,8 @@ def evaluate_model(config: Config) -> None:
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
-        with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            if isinstance(task, VerificationTask):
-                task.sample_solutions(sampler, store)
-                sampler.close()
-            policy = load_policy(config.model, config.cluster.device)
-            if config.sampler.name == "hf":
-                refuse_other_logits(policy.model)
-            test = task.tokenize(task.sets.test, policy)
-            warn_of_open_answers(task.prompter, policy)
-            warn_of_hidden_stops(task.prompter, policy)
-            say(header(config, policy, len(test.problems)))
-            answers = task.evaluate(sampler, policy, test, store)
-        figures = {**task.figures(answers, store, folder, 0), "too_long": test.too_long}
+        answers, too_long = answer_tests(config, task, store, folder / "sampler")
+        figures = {**task.figures(answers, store, folder, 0), "too_long": too_long}
         show_completions(folder, "test", 0, answers)
         store.check_unchanged()
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
@@ -272,6 +274,28 @@ def evaluate_model(config: Config) -> None:
         write_json(folder / "eval.json", {**question, "weights": weights, "figures": figures})
     text = evaluation_table(figures["verifier"]) if "verifier" in figures else format_figures(figures)
     say(f"\n{text}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
+
+
+def answer_tests(config: Config, task: "Task", store: "Store", scratch: Path) -> tuple["Completions", int]:
+    """Sample and grade answers to the test problems; also returns how many have a prompt that is too long."""
+    from topr_exp.data.prompts import warn_of_hidden_stops, warn_of_open_answers
+    from topr_exp.models.loading import refuse_other_logits
+    from topr_exp.models.policy import load_policy
+    from topr_exp.runs.tasks import VerificationTask
+    from topr_exp.sampling.generation import open_sampler
+
+    with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
+        if isinstance(task, VerificationTask):
+            task.sample_solutions(sampler, store)
+            sampler.close()
+        policy = load_policy(config.model, config.cluster.device)
+        if config.sampler.name == "hf":
+            refuse_other_logits(policy.model)
+        test = task.tokenize(task.sets.test, policy)
+        warn_of_open_answers(task.prompter, policy)
+        warn_of_hidden_stops(task.prompter, policy)
+        say(header(config, policy, len(test.problems)))
+        return task.evaluate(sampler, policy, test, store), test.too_long
 
 
 def header(config: Config, policy: "Policy", problems: int) -> str:
