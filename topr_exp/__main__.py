@@ -17,16 +17,16 @@ def main() -> int:
     except ModuleNotFoundError as error:
         print_error(f"{error.name} is not installed for {sys.executable}; activate its environment")
         return 2
-    return exit_status(lambda: answer(parse_arguments(sys.argv[1:])), resumes=True)
+    return exit_status(lambda: run_command(parse_arguments(sys.argv[1:])), resumes=True)
 
 
-def answer(args: Namespace) -> int:
-    """Start what the arguments stand for, or show what they ask for."""
+def run_command(args: Namespace) -> int:
+    """Start the runs that the arguments stand for, or print help or settings."""
     for option in ("experimental_rerun", "config_path", "config_name", "hydra_help", "info", "shell_completion"):
         if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
     if args.help or args.cfg:
-        return show(args)
+        return print_help_or_settings(args)
     return start(args)
 
 
@@ -59,8 +59,8 @@ def start(args: Namespace) -> int:
     return 0
 
 
-def show(args: Namespace) -> int:
-    """Help, or the composed settings."""
+def print_help_or_settings(args: Namespace) -> int:
+    """Print the help, or the composed settings of one run."""
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.hydra_internals import Hydra
 

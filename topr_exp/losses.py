@@ -28,10 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
     parser.add_argument("--config-dir", metavar="FOLDER", help="your own YAMLs, as for python -m topr_exp")
     parser.add_argument("--plot", type=user_path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
-    return exit_status(partial(show, parser.parse_args(arguments)))
+    return exit_status(partial(print_losses, parser.parse_args(arguments)))
 
 
-def show(options: argparse.Namespace) -> int:
+def print_losses(options: argparse.Namespace) -> int:
+    """Print what the losses are and their weights; with --plot draw these, too."""
     if options.plot is not None and options.plot.suffix.lower() not in PICTURES:
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
     OwnFolder.use(options.config_dir)

@@ -290,23 +290,36 @@ def score(experiment: Experiment, sources: list[Completions], store: Store) -> S
     with experiment.folder.stage("scoring"):
         mu_is_start = policies.mu_is_start(sources)
         scored, reference = policies.score(sources, store)
-        first_source = scored[0]  # what was sampled, if anything was
-        is_mismatched = config.needs_sampling and config.sampler.has_mismatch
-        is_mu_by_training = config.mu == "scored" and experiment.imported is None
         mismatch = None
-        if is_mismatched or is_mu_by_training:
-            if is_mu_by_training:
-                logp = first_source.table["mu_logp"]
-            else:
-                logp = policies.logp_under(policies.current, first_source, store, "scoring π_old")
-            if distributed.is_main_process():  # which alone prints and saves it: it takes 16 bytes a token
-                mismatched_sampler = config.sampler if is_mismatched else None
-                mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
-                say(describe_mismatch(mismatch))
-        if config.mu == "sampler" and config.needs_sampling:  # the header has the gap of imported completions
-            gap = describe_logprob_gap(first_source, policies.current, config.optim.score_batch_size)
-            say(f"{'log μ':<11} {gap}")
+        if config.needs_sampling:
+            sampled = scored[0]
+            mismatch = report_mismatch(experiment, sampled, store)
+            if config.mu == "sampler":  # the header has the gap of imported completions
+                gap = describe_logprob_gap(sampled, policies.current, config.optim.score_batch_size)
+                say(f"{'log μ':<11} {gap}")
     return ScoredSources(scored, reference, mismatch, mu_is_start)
+
+
+def report_mismatch(experiment: Experiment, sampled: Completions, store: Store) -> dict[str, Any] | None:
+    """Measure and print how far the sampler's log-probabilities are from training's, on the main process.
+
+    None on other processes, and where neither training scored log μ nor the settings ask for a mismatch.
+    """
+    config = experiment.config
+    policies = experiment.policies
+    is_mu_by_training = config.mu == "scored" and experiment.imported is None
+    if is_mu_by_training:
+        logp = sampled.table["mu_logp"]
+    elif config.sampler.has_mismatch:
+        logp = policies.logp_under(policies.current, sampled, store, "scoring π_old")
+    else:
+        return None
+    if not distributed.is_main_process():  # which alone prints and saves it: it takes 16 bytes a token
+        return None
+    mismatched_sampler = config.sampler if config.sampler.has_mismatch else None
+    mismatch = measure_mismatch(Ragged(logp), sampled.lists("sampler_logp"), mismatched_sampler)
+    say(describe_mismatch(mismatch))
+    return mismatch
 
 
 def compose_training_set(

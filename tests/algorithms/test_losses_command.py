@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.algorithms.tabular_policies import load, mask_of
 from tests.conftest import ROOT, values_of
 from tests.extending import list_items
 from topr_exp.losses import DELTAS, arxiv, load_losses, main
@@ -13,6 +14,10 @@ from topr_exp.report.loss_weights import Answer, answer_batch, weights
 from topr_exp.training.contract import checked_output
 
 LOSSES = load_losses([])
+OWN_LOSSES = {
+    "centered": load("policy_gradient", a_pos=1, b_pos=1, a_neg=1, b_neg=1, ratio="token", center_scores=True),
+    "ending_at_mu": load("policy_gradient", mask=[mask_of("ratio", "token", 2.0, None)]),  # no weight below ratio 2
+}
 METHODS = list_items((ROOT / "docs/losses.md").read_text())
 WEIGHTS = {  # of an answer that is right, or not
     "topr": {True: lambda delta: 1.0, False: lambda delta: min(math.exp(delta), 1.0)},
@@ -21,6 +26,8 @@ WEIGHTS = {  # of an answer that is right, or not
         False: lambda delta: 2 / (1 + math.exp(-0.1 * delta)),
     },
     "opmd": {True: lambda delta: 1 - 0.1 * delta, False: lambda delta: 1 + 0.1 * delta},
+    "centered": {True: lambda delta: 1.0, False: lambda delta: 1.0},
+    "ending_at_mu": {True: lambda delta: math.nan, False: lambda delta: math.nan},
 }
 
 
@@ -28,9 +35,9 @@ WEIGHTS = {  # of an answer that is right, or not
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_are_the_formulas(name, tokens):
     for is_right, formula in WEIGHTS[name].items():
-        values = weights(LOSSES[name], is_right=is_right, length=tokens, deltas=DELTAS)
+        values = weights((LOSSES | OWN_LOSSES)[name], is_right=is_right, length=tokens, deltas=DELTAS)
 
-        assert values == pytest.approx(list(map(formula, DELTAS)))
+        assert values == pytest.approx(list(map(formula, DELTAS)), nan_ok=True)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -231,6 +231,10 @@ class UnknownRewards(DPO):
     rewards = "zero-one"
 
 
+class TextAsPaper(DPO):
+    papers: ClassVar = {"dpo": "2305.18290"}
+
+
 class UnnamedSignals(DPO):
     def signals(self, batch):
         return {}
@@ -261,6 +265,7 @@ DECLARATIONS = """
 UnknownNeed | needs refrence, which nothing provides; allowed: pairs,
 NeedsText | needs must be a set of names; got 'pairs'
 UnknownRewards | rewards=zero-one: expected one of pm1, zero_one
+TextAsPaper | papers must be a dictionary from names of losses to Paper(...); got {'dpo': '2305.18290'}
 UnnamedSignals | signal_names must name the tensors that `signals` returns
 """
 

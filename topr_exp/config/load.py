@@ -16,7 +16,7 @@ from typing import Any, get_args
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from topr_exp.algorithms.base import NEEDS, Loss, Rewards
+from topr_exp.algorithms.base import NEEDS, Loss, Paper, Rewards
 from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.algorithms.topr import Tapered
 from topr_exp.config.data import SOURCES, DataConfig
@@ -211,6 +211,8 @@ def broken_contract(loss: Loss) -> str | None:
         return f"needs {unknown[0]}, which nothing provides; allowed: {', '.join(NEEDS)}"
     if loss.rewards not in get_args(Rewards):
         return f"rewards={loss.rewards}: expected one of {', '.join(get_args(Rewards))}"
+    if not isinstance(loss.papers, Mapping) or not all(isinstance(paper, Paper) for paper in loss.papers.values()):
+        return f"papers must be a dictionary from names of losses to Paper(...); got {loss.papers!r}"
     schema = type(loss)
     if schema.signals is not Loss.signals and schema.signal_names is Loss.signal_names:
         return "signal_names must name the tensors that `signals` returns"

@@ -1,5 +1,6 @@
 """The weight of an answer in a loss, by how far the policy has moved on it: Δ = log π − log μ of the whole answer."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,11 +25,13 @@ def weights(loss: Loss, *, is_right: bool, length: int, deltas: Sequence[float])
     """The weight of an answer of `length` tokens at each Δ.
 
     1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
-    pulls in the wrong direction.
+    pulls in the wrong direction. NaN for a loss that pulls on neither at Δ = 0.
     """
     pull_on_right = pull(loss, Answer(True, length, delta=0.0))
     pull_on_wrong = pull(loss, Answer(False, length, delta=0.0))
     full_pull = max(abs(pull_on_right), abs(pull_on_wrong))
+    if full_pull == 0:
+        return [math.nan] * len(deltas)
     direction = 1 if is_right else -1
     answer_weights = []
     for delta in deltas:
@@ -49,7 +52,7 @@ def pull(loss: Loss, answer: Answer) -> float:
 def answer_batch(loss: Loss, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
     """log π [2, length], for gradients, and its batch: an answer, then one of the other verdict at Δ = 0.
 
-    π_old and the reference are μ.
+    π_old and the reference are μ. The sampler's head is one other token, which both policies find as likely.
     """
     mu = torch.full((2, answer.length), -1.0, dtype=torch.float64)
     token_delta = answer.delta / answer.length
@@ -82,6 +85,8 @@ def answer_batch(loss: Loss, answer: Answer) -> tuple[Tensor, Batch | PairBatch]
         old_logp=mu,
         ref_logp=mu,
         vocab_kl=torch.zeros_like(mu),
+        head_logp=mu[..., None],
+        head_mu_logp=mu[..., None],
     )
     if loss.signal_names:
         with torch.no_grad():
