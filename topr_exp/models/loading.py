@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.models.folder_damage import TOKEN_IDS_RULE, is_token_ids
@@ -65,20 +67,28 @@ def load_model(
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
         raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
+    refuse_incomplete(folder, model, tokenizer, report["missing_keys"])
+    for name in MACHINE_SETTINGS:
+        tokenizer.init_kwargs.pop(name, None)
+    return model.eval(), tokenizer
+
+
+def refuse_incomplete(folder: Path, model: Any, tokenizer: Any, missing_weights: Collection[str]) -> None:
+    """Raise TOPRError for a loaded model that lacks weights, ids of end tokens, or rows for its tokenizer's tokens.
+
+    missing_weights: those that no file had, which transformers draws at random.
+    """
     eos_ids = getattr(model.generation_config, "eos_token_id", None)
     if not is_token_ids(eos_ids):
         raise TOPRError(f"model folder {folder}: eos_token_id={eos_ids!r:.60} {TOKEN_IDS_RULE}")
-    missing = sorted(report["missing_keys"])  # which transformers draws at random
-    if missing:
-        raise TOPRError(f"model folder {folder}: its files lack {len(missing)} weights of the model, as {missing[0]}")
-    for name in MACHINE_SETTINGS:
-        tokenizer.init_kwargs.pop(name, None)
+    if missing_weights:
+        fault = f"its files lack {len(missing_weights)} weights of the model, as {min(missing_weights)}"
+        raise TOPRError(f"model folder {folder}: {fault}")
     vocabulary = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > vocabulary:
         raise TOPRError(
             f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}"
         )
-    return model.eval(), tokenizer
 
 
 def text_config(model: Any) -> Any:

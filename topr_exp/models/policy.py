@@ -209,6 +209,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
 
 
 def save_model(model: Any, folder: Path) -> None:
+    """Write a model's weights and settings, whichever process calls: transformers by itself lets only rank 0 write."""
     model.should_save_on_this_rank = lambda is_main_process: True
     model.save_pretrained(folder, state_dict=dict(stored_weights(model)))
 

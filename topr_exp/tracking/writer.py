@@ -97,8 +97,9 @@ def chart_values(kind: Kind, record: Record) -> dict[str, float]:
     for name, value in numbers.items():
         if as_number(value) is None or name.endswith("_se") or name in (*AXES, "maj@1"):
             continue
-        is_majority = name in record and name.startswith("maj@")  # and no point of the curve
-        if name in CHARTS[kind] or (kind == "eval" and is_majority):
+        is_headline_majority = name in record and name.startswith("maj@")  # maj@8, or of n below 8; others are points
+        is_charted = name in CHARTS[kind] or (kind == "eval" and is_headline_majority)
+        if is_charted:
             values[f"{kind}/{name}"] = value
         else:
             values[f"rest/{kind}_{name}"] = value
