@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HEAD = """# Learning rates for optim.lr, by place (a model; for long answers also the setting) and loss.
 # `python -m reproduce.rates FIGURE` chooses them by the higher mean on validation problems of seeds 100 and 101, which
 # no figure reports; docs/results/rates.yaml has what was tried. 3e-6 and 3e-3 are the ends of the grid. A loss without
-# an entry there has its optimizer's default.
+# an entry there needs optim.lr in the papers' experiments (experiment=paper and those on it).
 """
 HEAD_OF_TRIED = """# What the rates of conf/learning_rates.yaml were chosen from, by place, loss and rate: pass@1 (%)
 # on validation problems of seeds 100 and 101. One number: plainly worse, not tried with the second seed.
