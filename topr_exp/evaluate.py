@@ -92,12 +92,8 @@ def compose_settings(args: Namespace) -> Config:
     folder = None
     if model is not None and model.folder is not None:
         folder = model.folder.resolve()
-        run_settings = read_run_settings(folder)
+        run_settings = migrated_run_settings(folder, command_line)
         data = run_settings.get("data", {}).get("name")
-        if run_settings:
-            if "data.shots" not in command_line and command_line.get("data", data) == data:
-                refuse_part_of_shots(run_settings["data"])
-            run_settings = migrate(run_settings)
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs())
@@ -130,6 +126,18 @@ def parse_overrides(args: Namespace) -> dict[str, str]:
     if not {"model", "model.path"} & command_line.keys():
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
     return command_line
+
+
+def migrated_run_settings(weights: Path, command_line: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of the run that wrote a folder of weights, by the keys of this release; {} for another folder."""
+    run_settings = read_run_settings(weights)
+    if not run_settings:
+        return {}
+    data = run_settings["data"]
+    is_same_data = command_line.get("data", data.get("name")) == data.get("name")
+    if is_same_data and "data.shots" not in command_line:
+        refuse_part_of_shots(data)
+    return migrate(run_settings)
 
 
 def read_run_settings(weights: Path) -> dict[str, Any]:

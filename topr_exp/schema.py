@@ -283,8 +283,8 @@ def literal(value: Any) -> Any:
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested settings by dotted key.
 
-    leaves: keys that are leaves in some run. A group within a group with one of these keys, because it is null or empty
-    in another run, is yielded whole before its own leaves, so that both runs have a value of that key.
+    leaves: dotted keys that hold null or nothing in some run. A group there, below the first level, is also yielded
+    whole, before its own leaves, so that both runs have a value of that key.
     """
     for key, item in value.items():
         name = f"{prefix}{key}"

@@ -12,7 +12,7 @@ import pytest
 import topr_exp
 from tests.conftest import ROOT, config_of, refused
 from tests.extending import LOSS, REWARD, SOURCE, commands, project
-from topr_exp.__main__ import answer
+from topr_exp.__main__ import run_command
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.types import ConfigError
@@ -26,7 +26,7 @@ from topr_exp.types import ConfigError
 def test_the_printed_commands_list_their_runs(tmp_path, capsys, page, counts, run_name):
     with project(tmp_path, page):
         for words, count in zip(commands(page), counts, strict=True):
-            assert answer(parse_arguments([*dict.fromkeys([*words, "dry_run=true"])])) == 0
+            assert run_command(parse_arguments([*dict.fromkeys([*words, "dry_run=true"])])) == 0
 
             *runs, last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
             assert last.endswith("nothing started")

@@ -6,7 +6,7 @@ from typing import Any
 from topr_exp.schema import first_line
 from topr_exp.types import TOPRError
 
-SAME_TOKENS = 0.95  # of a vocabulary; another version of a model renames special tokens
+SAME_TOKENS = 0.95  # least share of a vocabulary; another version of a model renames special tokens
 PROBE = "1 + 1"  # a text, to see what a tokenizer puts before one
 
 

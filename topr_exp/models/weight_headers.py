@@ -13,7 +13,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 HEADER_SIZE = 8  # bytes at the beginning of a file that hold its header's length
 LONGEST_HEADER = 1 << 28  # bytes
-MOST_NUMBERS_A_BYTE = 8
+MOST_NUMBERS_A_BYTE = 8  # as if each took one bit, the least that a type could
 HEADER_ERRORS = (ValueError, LookupError, TypeError, AttributeError)  # of a file that is no safetensors file
 
 TensorHeaders = dict[str, dict[str, Any]]  # a tensor's name -> its shape, data_offsets, ...
