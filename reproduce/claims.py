@@ -145,19 +145,19 @@ def all_within(text: str, intervals: Mapping[str, Interval | None], limit: float
     if min(interval.seeds for interval in measured.values()) < FEWEST_SEEDS:
         return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
     are_all_inside, is_one_outside = True, False
-    p_inside, p_outside = 0.0, 1.0
+    p_all_inside, p_one_outside = 0.0, 1.0
     for interval in measured.values():
         are_all_inside &= -limit < interval.low and interval.high < limit
         is_one_outside |= interval.low > limit or interval.high < -limit
-        p_at_limits = [p_value(interval, -limit), p_value(interval, limit)]
-        p_inside = max(p_inside, *p_at_limits)  # two one-sided tests
+        p_of_nearer_limit = max(p_value(interval, -limit), p_value(interval, limit))
+        p_all_inside = max(p_all_inside, p_of_nearer_limit)  # two one-sided tests
         if abs(interval.value) > limit:
-            p_outside = min(p_outside, *p_at_limits)
+            p_one_outside = min(p_one_outside, p_of_nearer_limit)
     if is_one_outside:
-        p_of_any = min(1.0, len(measured) * p_outside)  # Bonferroni
+        p_of_any = min(1.0, len(measured) * p_one_outside)  # Bonferroni
         return Claim(text, False, evidence, p_of_any)
     if are_all_inside:
-        return Claim(text, True, evidence, p_inside)
+        return Claim(text, True, evidence, p_all_inside)
     return Claim(text, None, evidence, 1.0)
 
 

@@ -105,7 +105,11 @@ WITHIN = """
 def test_all_intervals_have_to_lie_within(first, second, holds):
     intervals = {"a": INTERVALS[first], "b": INTERVALS[second]}
 
-    assert all_within("", intervals, 0.03).holds is holds
+    claim = all_within("", intervals, 0.03)
+
+    assert claim.holds is holds
+    if holds is False:
+        assert claim.p == 2 * p_value(INTERVALS["far"], 0.03), "at the nearer limit, of two intervals"
 
 
 def test_holm_marks_what_is_decided_alone():
