@@ -3,7 +3,7 @@
 `python -m reproduce bench` is another command: any loss's row in one table; `python -m reproduce real`, too: a study on
 a real model. Without FIGURE, all of them. KEY=VALUE applies to every experiment, for example seed=0. Runs are in
 outputs/paper; each is computed once for all figures, and the same command resumes. FOLDER gets each figure's numbers
-(JSON), picture (PNG) and a section of README.md; results of other runs in it stay.
+(JSON), picture (PNG) and a section of README.md; what it holds of other runs of --full stays.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def make_figures(options: argparse.Namespace) -> int:
     from reproduce.check import check, finished_records, write_figure, write_records
     from reproduce.figures import FIGURES
     from reproduce.files import write_file
-    from reproduce.jobs import missing_runs, plan_figure, run_all
+    from reproduce.jobs import is_stopped, missing_runs, plan_figure, run_all
     from reproduce.page import write_page
 
     began = time.monotonic()
     request = read_request(options)
-    needs = [plan_figure(figure, request) for figure in request.figures]
-    sweeps = missing_runs(needs, request)
-    for need in needs:
-        print(f"{need.figure.name:16} {len(need.jobs):4} runs", flush=True)
+    plans = [plan_figure(figure, request) for figure in request.figures]
+    sweeps = missing_runs(plans, request)
+    for plan in plans:
+        print(f"{plan.figure.name:16} {len(plan.jobs):4} runs", flush=True)
     print(f"{sum(map(len, sweeps))} different runs to do", flush=True)
     if options.list:
         return 0
@@ -84,18 +84,18 @@ def make_figures(options: argparse.Namespace) -> int:
         sweeps = []
     if sweeps and not options.check:
         refuse_changed_code(request.out)
-    code = run_all(request, sweeps, lambda: [write_records(need, request, finished_records(need)) for need in needs])
-    if code > 2:  # stopped by a signal
+    code = run_all(request, sweeps, lambda: [write_records(plan, request, finished_records(plan)) for plan in plans])
+    if is_stopped(code):
         return code
     if any(job.config.cluster.submits_jobs for jobs in sweeps for job in jobs):
         print("the same command draws the figures once the jobs have ended", flush=True)
         return code
     if options.check:
-        agreements = [check(need, request.out) for need in needs]
+        agreements = [check(plan, request.out) for plan in plans]
         write_file(check_folder(request.overrides) / COMPARED, "")
         return int(not all(agreements))
-    for need in needs:
-        print(f"{need.figure.name}: drawn from {write_figure(need, request)} runs", flush=True)
+    for plan in plans:
+        print(f"{plan.figure.name}: drawn from {write_figure(plan, request)} runs", flush=True)
     page = write_page(FIGURES, request.out)
     print(f"wrote {page} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return code
@@ -106,11 +106,15 @@ def is_of_repository(out: Path, root: Path = ROOT) -> bool:
     return out.resolve() == root / RESULTS
 
 
-def refuse_changed_code(out: Path, root: Path = ROOT) -> None:
-    """Raise ConfigError where records for the repository would come from code that no commit has."""
+def refuse_changed_code(out: Path, root: Path = ROOT, *, outputs: Sequence[str] = ()) -> None:
+    """Raise ConfigError where records for the repository would come from code that no commit has.
+
+    outputs: files below `root` that the command writes itself.
+    """
     if not is_of_repository(out, root) or not (root / ".git").exists():
         return
-    status = ["git", "-C", str(root), "status", "--porcelain", "--", *CODE]
+    exclusions = [f":(exclude){output}" for output in outputs]
+    status = ["git", "-C", str(root), "status", "--porcelain", "--", *CODE, *exclusions]
     lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
     if lines:
         raise ConfigError(
@@ -121,14 +125,13 @@ def refuse_changed_code(out: Path, root: Path = ROOT) -> None:
 
 def read_request(options: argparse.Namespace) -> Request:
     """The options, checked; the runs of a check have their own folder, a new one unless a check was stopped."""
-    from reproduce.figures import FIGURES
     from reproduce.jobs import Request
 
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
     overrides = [word for word in options.figures if "=" in word]
     refuse_unrecorded(overrides)
-    figures = choose_figures(FIGURES, options)
+    figures = choose_figures(options)
     if options.check:
         folder = check_folder(overrides) / "check"
         if (folder / COMPARED).exists():
@@ -159,11 +162,13 @@ def refuse_unrecorded(overrides: Sequence[str]) -> None:
             )
 
 
-def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
+def choose_figures(options: argparse.Namespace) -> list[Figure]:
     """The figures that are named, or all; those that train their own model are left out where one is given."""
+    from reproduce.figures import FIGURES
+
     names = [word for word in options.figures if "=" not in word]
     model = next((word for word in options.figures if word.startswith("model=")), None)
-    figure_of = {figure.name: figure for figure in figures}
+    figure_of = {figure.name: figure for figure in FIGURES}
     for name in names:
         if name not in figure_of:
             raise ConfigError(f"{name}: no such figure; allowed: {', '.join(figure_of)}")
@@ -172,7 +177,7 @@ def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> li
     if names:
         return [figure for name, figure in figure_of.items() if name in names]
     default_figures = []
-    for figure in figures:
+    for figure in FIGURES:
         if (options.full or not figure.only_full) and not (model and figure.names_models):
             default_figures.append(figure)
     return default_figures

@@ -10,7 +10,7 @@ import numpy as np
 from reproduce import records
 from reproduce.figure import Figure
 from reproduce.files import plural
-from reproduce.jobs import Need, Request, is_finished, plan_figure
+from reproduce.jobs import FigurePlan, Request, is_finished, plan_figure
 from reproduce.panels import project_style, save_picture
 from reproduce.records import SHARES
 from reproduce.selection import Record, Runs
@@ -18,30 +18,30 @@ from reproduce.selection import Record, Runs
 MOST_DIFFERENCES = 3  # of a run, that are printed
 
 
-def finished_records(need: Need) -> dict[str, tuple[Record, Path]]:
+def finished_records(plan: FigurePlan) -> dict[str, tuple[Record, Path]]:
     """The records of a figure's finished runs with their folders, by identity."""
     finished = {}
-    for identity, job in need.jobs.items():
+    for identity, job in plan.jobs.items():
         folder = job.config.folder
         if is_finished(folder):
-            finished[identity] = records.extract(folder, need.figure.metrics), folder
+            finished[identity] = records.extract(folder, plan.figure.metrics), folder
     return finished
 
 
 # ---- written
 
 
-def write_figure(need: Need, request: Request) -> int:
+def write_figure(plan: FigurePlan, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    figure = need.figure
-    finished = finished_records(need)
-    all_records = write_records(need, request, finished)
+    figure = plan.figure
+    finished = finished_records(plan)
+    all_records = write_records(plan, request, finished)
     file = request.out / f"{figure.name}.json"
     extra = records.read(file)["extra"]
     if figure.compute_extra is not None and (finished or not extra):
         extra = {**extra, **figure.compute_extra(list(finished.values()))}
     if request.full and not request.overrides:
-        extra = {**extra, "missing": len(need.jobs) - len(all_records), "left_out": len(need.left_out)}
+        extra = {**extra, "missing": len(plan.jobs) - len(all_records), "left_out": len(plan.left_out)}
     if all_records:
         records.write(file, all_records, extra)
         with project_style():
@@ -50,20 +50,20 @@ def write_figure(need: Need, request: Request) -> int:
     return len(all_records)
 
 
-def write_records(need: Need, request: Request, finished: Mapping[str, tuple[Record, Path]]) -> list[Record]:
+def write_records(plan: FigurePlan, request: Request, finished: Mapping[str, tuple[Record, Path]]) -> list[Record]:
     """Write the records of a figure's finished runs beside those that it has, and return all of them.
 
     finished: from `finished_records`.
 
     Records of runs with settings that the figure no longer has (another learning rate, say) are left out.
     """
-    file = request.out / f"{need.figure.name}.json"
+    file = request.out / f"{plan.figure.name}.json"
     stored = records.read(file)
     all_records = records.records_by_identity(stored)
-    if not all_records.keys() <= need.jobs.keys():
+    if not all_records.keys() <= plan.jobs.keys():
         full_request = dataclasses.replace(request, full=True, overrides=())
-        full_need = plan_figure(need.figure, full_request)
-        for identity in all_records.keys() - need.jobs.keys() - full_need.jobs.keys():
+        full_plan = plan_figure(plan.figure, full_request)
+        for identity in all_records.keys() - plan.jobs.keys() - full_plan.jobs.keys():
             del all_records[identity]
     for identity, (record, _) in finished.items():
         all_records[identity] = record
@@ -75,14 +75,14 @@ def write_records(need: Need, request: Request, finished: Mapping[str, tuple[Rec
 # ---- compared
 
 
-def check(need: Need, out: Path) -> bool:
+def check(plan: FigurePlan, out: Path) -> bool:
     """Print how the finished runs of a figure compare with those that `out` records; True if they are the same."""
-    file = out / f"{need.figure.name}.json"
+    file = out / f"{plan.figure.name}.json"
     stored = records.read(file)
     recorded = records.records_by_identity(stored)
-    finished = finished_records(need)
+    finished = finished_records(plan)
     computed = {}
-    for identity, job in need.jobs.items():
+    for identity, job in plan.jobs.items():
         name = job.config.folder.name
         if identity not in recorded:
             print(f"{name}: not recorded in {file}", flush=True)
@@ -90,9 +90,9 @@ def check(need: Need, out: Path) -> bool:
             print(f"{name}: did not finish", flush=True)
         else:
             computed[identity], _ = finished[identity]
-    lines = compare(need.figure, stored, computed)
+    lines = compare(plan.figure, stored, computed)
     print("\n".join(lines), flush=True)
-    return len(lines) == 1 and len(computed) == len(need.jobs)
+    return len(lines) == 1 and len(computed) == len(plan.jobs)
 
 
 def compare(figure: Figure, stored: Mapping[str, Any], computed: Mapping[str, Record]) -> list[str]:

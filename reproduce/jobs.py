@@ -28,7 +28,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Need:
+class FigurePlan:
     """A figure with its runs."""
 
     figure: Figure
@@ -61,7 +61,7 @@ def command_words(experiment: str, figure: Figure, request: Request) -> list[str
     return list(last_word_of_key.values())
 
 
-def plan_figure(figure: Figure, request: Request) -> Need:
+def plan_figure(figure: Figure, request: Request) -> FigurePlan:
     """The runs of a figure by identity. ConfigError for what can't be composed.
 
     Experiments with a learning rate that is still to be chosen are left out with a warning.
@@ -85,18 +85,18 @@ def plan_figure(figure: Figure, request: Request) -> Need:
         for job in planned:
             if algorithms is None or job.config.algo.name in algorithms:
                 jobs.setdefault(records.identity_of(job.config), job)
-    return Need(figure, jobs, left_out)
+    return FigurePlan(figure, jobs, left_out)
 
 
-def missing_runs(needs: Sequence[Need], request: Request) -> list[list[Job]]:
+def missing_runs(plans: Sequence[FigurePlan], request: Request) -> list[list[Job]]:
     """The runs that are neither recorded nor finished, each once, by the folder of their sweep, first seeds first."""
     jobs_by_sweep: dict[Path, dict[Path, Job]] = {}
-    for need in needs:
+    for plan in plans:
         recorded: dict[str, Any] = {}
         if request.recorded:
-            stored = records.read(request.out / f"{need.figure.name}.json")
+            stored = records.read(request.out / f"{plan.figure.name}.json")
             recorded = records.records_by_identity(stored)
-        for identity, job in need.jobs.items():
+        for identity, job in plan.jobs.items():
             folder = job.config.folder
             if identity not in recorded and not is_finished(folder):
                 jobs_of_sweep = jobs_by_sweep.setdefault(folder.parent, {})
@@ -107,6 +107,11 @@ def missing_runs(needs: Sequence[Need], request: Request) -> list[list[Job]]:
 
 def is_finished(folder: Path) -> bool:
     return (folder / "DONE").exists()
+
+
+def is_stopped(code: int) -> bool:
+    """True for the exit code of a sweep that a signal stopped; 1 and 2 say that runs failed."""
+    return code > 2
 
 
 def run_all(request: Request, sweeps: Sequence[Sequence[Job]], record: Callable[[], Any]) -> int:
@@ -124,7 +129,7 @@ def run_all(request: Request, sweeps: Sequence[Sequence[Job]], record: Callable[
         for start in range(0, len(jobs), chunk_size):
             chunk = jobs[start : start + chunk_size]
             worst_code = max(worst_code, run_sweep(chunk, words))
-            if worst_code > 2:  # stopped by a signal
+            if is_stopped(worst_code):
                 return worst_code
             if request.recorded:
                 record()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 
 from reproduce import records
-from reproduce.__main__ import choose_figures, command_parser, refuse_changed_code
+from reproduce.__main__ import choose_figures, command_parser, refuse_changed_code, refuse_unrecorded
 from reproduce.files import write_file
 from reproduce.groups import RATE
 from reproduce.selection import Record
@@ -42,10 +42,10 @@ HEAD = """# Learning rates for optim.lr, by place (a model; for long answers als
 HEAD_OF_TRIED = """# What the rates of conf/learning_rates.yaml were chosen from, by place, loss and rate: pass@1 (%)
 # on validation problems of seeds 100 and 101. One number: plainly worse, not tried with the second seed.
 """
-FIRST = 3e-4  # with both its neighbours, where conf has no rate yet
-PLAINLY = 10.0  # points below the best one with the first seed: not tried with the second
-CHUNK = 4  # runs a job between two records
-FAILED = 0.0  # pass@1 of a run that ended with an error, such as a gradient that is not finite
+FIRST_RATE = 3e-4  # with both its neighbours, where conf has no rate yet
+PLAIN_GAP = 10.0  # points below the best one with the first seed: not tried with the second
+RUNS_BETWEEN_RECORDS = 4  # for each run at once
+FAILED = 0.0  # pass@1 of a run that ended with a loss or gradient that was not finite
 
 
 class Trial(NamedTuple):
@@ -58,27 +58,36 @@ class Trial(NamedTuple):
 # ---- choices
 
 
-def missing_trials(tried: Tried, first: float = FIRST, reach: int = 1) -> list[Trial]:
-    """The runs that a choice lacks; none where it is made. first: the rate to begin with, and `reach` on each side."""
+def missing_trials(tried: Tried, first: float = FIRST_RATE, reach: int = 1) -> list[Trial]:
+    """The runs that a choice lacks next; none where it is made.
+
+    first: the rate to begin with, and `reach` on each side.
+    """
     on_grid = {rate: tried[rate] for rate in GRID if rate in tried}
     start_index = min(max(GRID.index(first), reach), len(GRID) - 1 - reach)
     start = GRID[start_index]
     leader = start
     if on_grid:
         leader = leading_rate(on_grid)
-    # With the first seed: the rates to begin with, and the neighbours of the one that leads.
     untried = {*neighbourhood(start, reach), *neighbourhood(leader)} - tried.keys()
-    if not untried:
-        second_trials = missing_second_trials(on_grid)
-        if second_trials:
-            return second_trials
-        # With both seeds another rate may lead.
-        untried = set(neighbourhood(best_rate(on_grid))) - tried.keys()
-    if not untried:
-        untried = half_steps(on_grid, best_rate(on_grid)) - tried.keys()
-        if not untried:
-            return missing_second_trials(tried)
-    return [Trial(rate, SEEDS[0]) for rate in sorted(untried)]
+    if untried:
+        return first_trials(untried)
+    second_trials = missing_second_trials(on_grid)
+    if second_trials:
+        return second_trials
+    best = best_rate(on_grid)  # with both seeds, which another rate may lead
+    untried = set(neighbourhood(best)) - tried.keys()
+    if untried:
+        return first_trials(untried)
+    untried = half_steps(on_grid, best) - tried.keys()
+    if untried:
+        return first_trials(untried)
+    return missing_second_trials(tried)
+
+
+def first_trials(rates: Iterable[float]) -> list[Trial]:
+    """Trials with the first seed."""
+    return [Trial(rate, SEEDS[0]) for rate in sorted(rates)]
 
 
 def missing_second_trials(tried: Tried) -> list[Trial]:
@@ -86,7 +95,7 @@ def missing_second_trials(tried: Tried) -> list[Trial]:
     best_score = tried[leading_rate(tried)][0]
     trials = []
     for rate, scores in sorted(tried.items()):
-        if len(scores) < len(SEEDS) and scores[0] > best_score - PLAINLY:
+        if len(scores) < len(SEEDS) and scores[0] > best_score - PLAIN_GAP:
             trials.append(Trial(rate, SEEDS[1]))
     return trials
 
@@ -99,7 +108,7 @@ def leading_rate(tried: Tried) -> float:
 def nearest(rate: Any) -> float:
     """The rate of the grid that a choice begins with."""
     if not isinstance(rate, float):
-        return FIRST
+        return FIRST_RATE
     return min(GRID, key=lambda candidate: abs(np.log(candidate / rate)))
 
 
@@ -123,21 +132,27 @@ class Cell:
         (job,) = plan_runs(words)
         return job
 
+    def settings_of(self, trial: Trial) -> dict[str, Any]:
+        """The settings of a run's record, without composing those of the run."""
+        return {**self.settings, RATE: trial.rate, "seed": trial.seed, "sampler.seed": trial.seed}
+
     def identity(self, trial: Trial) -> str:
-        """A run's identity, without composing its settings."""
-        settings = {**self.settings, RATE: trial.rate}
-        settings |= {"seed": trial.seed, "sampler.seed": trial.seed}
-        return records.identity_text(settings)
+        return records.identity_text(self.settings_of(trial))
 
     def tried(self, results: Mapping[str, Record]) -> Tried:
         """pass@1 of the runs that there are results of; results: by identity."""
-        tried: Tried = {}
-        for rate in sorted((*GRID, *HALF_STEPS)):
-            for seed in SEEDS:
-                identity = self.identity(Trial(rate, seed))
-                if identity in results:
-                    tried.setdefault(rate, []).append(percent(results[identity]))
-        return tried
+        return scores_by_rate(self.identity, results)
+
+
+def scores_by_rate(identity_of: Callable[[Trial], str], results: Mapping[str, Record]) -> Tried:
+    """pass@1 of a cell's runs that there are results of; results: by identity."""
+    tried: Tried = {}
+    for rate in sorted((*GRID, *HALF_STEPS)):
+        for seed in SEEDS:
+            result = results.get(identity_of(Trial(rate, seed)))
+            if result is not None:
+                tried.setdefault(rate, []).append(percent(result))
+    return tried
 
 
 def percent(record: Record) -> float:
@@ -190,21 +205,20 @@ def main(words: list[str] | None = None, launch: Launcher = run_sweep, files: Ra
     )
     parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
     parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")
-    options = parser.parse_args(words)
+    options = parser.parse_intermixed_args(words)
     return exit_status(partial(choose_rates, options, launch, files), resumes=True)
 
 
 def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles) -> int:
-    """Run what cells lack, a chunk at a time, and write what is known; returns the exit code."""
-    from reproduce.jobs import SEARCH
-
+    """Run what cells lack, a chunk at a time, and write what is known; returns the exit code of a signal, else 0."""
     request = read_request(options)
     if not options.list:
-        refuse_changed_code(request.out)
+        refuse_changed_code(request.out, outputs=[str(records.LEARNING_RATES.relative_to(records.ROOT))])
     cells: list[Cell] = []
     for figure in request.figures:
         cells += cells_of(figure, request)
-    results = Results(options.out / "rates.json")
+    results_file = options.out / "rates.json"
+    results = records.records_by_identity(records.read(results_file))
     chosen_rates = records.read_rates(files.chosen)
     first_rates = {cell: nearest(chosen_rates.get(cell.place, {}).get(cell.loss)) for cell in cells}
     code = 0
@@ -213,33 +227,56 @@ def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles
         missing: dict[Cell, list[Trial]] = {}
         trials_to_run: list[tuple[Cell, Trial]] = []
         for cell in cells:
-            tried[cell] = cell.tried(results.by_identity)
+            tried[cell] = cell.tried(results)
             missing[cell] = missing_trials(tried[cell], first_rates[cell])
             trials_to_run += [(cell, trial) for trial in missing[cell]]
         if not options.list:
             write_rates({cell: tried[cell] for cell in cells if not missing[cell]}, files)
-            results.write()
-        if options.list or not trials_to_run or code > 2:
+            if results:
+                records.write(results_file, results.values(), {})
+        if options.list or not trials_to_run or code:
             print_cells(tried, missing)
             return code
-        chunk = trials_to_run[: CHUNK * options.jobs]
-        jobs = {cell.identity(trial): cell.job(trial) for cell, trial in chunk}
-        code = launch(list(jobs.values()), [*SEARCH, *cells[0].overrides])
-        for identity, job in jobs.items():
-            results.add(identity, job.config.folder, stopped=code > 2)
+        chunk = trials_to_run[: RUNS_BETWEEN_RECORDS * options.jobs]
+        code = run_trials(chunk, results, launch, cells[0].overrides)
+
+
+def run_trials(
+    trials: Sequence[tuple[Cell, Trial]], results: dict[str, Record], launch: Launcher, overrides: Sequence[str]
+) -> int:
+    """Run trials as one sweep and add their results, by identity; returns the exit code of a signal, else 0.
+
+    TOPRError for a run that failed for another reason than its rate.
+    """
+    from reproduce.jobs import SEARCH, is_stopped
+
+    trial_of_run = {cell.identity(trial): (cell, trial) for cell, trial in trials}  # two figures may have a cell
+    jobs = {identity: cell.job(trial) for identity, (cell, trial) in trial_of_run.items()}
+    code = launch(list(jobs.values()), [*SEARCH, *overrides])
+    for identity, (cell, trial) in trial_of_run.items():
+        folder = jobs[identity].config.folder
+        result = result_of_run(folder, cell.settings_of(trial))
+        if result is not None:
+            results[identity] = result
+        elif not is_stopped(code):
+            error = error_of(folder) or "it did not end"
+            raise TOPRError(f"{folder}: {error}; a rate is judged by loss and weights alone")
+    if is_stopped(code):
+        return code
+    return 0
 
 
 def read_request(options: argparse.Namespace) -> Request:
     """The options, checked: one run a cell, on validation problems."""
-    from reproduce.figures import FIGURES
     from reproduce.jobs import Request
 
     overrides = [word for word in options.figures if "=" in word]
     if len(overrides) == len(options.figures):
         raise ConfigError("name the figures whose learning rates are to be chosen")
+    refuse_unrecorded(overrides)
     refuse_other_clusters(overrides)
-    figures = choose_figures(FIGURES, options)
-    one_run = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
+    figures = choose_figures(options)
+    one_run = [f"{RATE}={FIRST_RATE:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
     return Request(
         figures=figures,
         full=options.full,
@@ -257,36 +294,6 @@ def refuse_other_clusters(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{word}: only cluster=local chooses rates, since each choice waits for its runs")
 
 
-class Results:
-    """Results of runs by identity: recorded ones in a file, and those that failed."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.recorded = records.records_by_identity(records.read(file))
-        self.failed: dict[str, Record] = {}
-
-    @property
-    def by_identity(self) -> dict[str, Record]:
-        return self.recorded | self.failed
-
-    def add(self, identity: str, folder: Path, *, stopped: bool) -> None:
-        """Take the result of a run that ended; TOPRError for one that failed for another reason than its rate."""
-        from reproduce.jobs import is_finished
-
-        if is_finished(folder):
-            self.recorded[identity] = read_result(folder)
-            return
-        error = error_of(folder)
-        if "not finite" in error:
-            self.failed[identity] = {"final": {"pass@1": FAILED}}
-        elif not stopped:
-            raise TOPRError(f"{folder}: {error or 'it did not end'}; a rate is judged by loss and weights alone")
-
-    def write(self) -> None:
-        if self.recorded:
-            records.write(self.file, self.recorded.values(), {})
-
-
 def error_of(folder: Path) -> str:
     """The line with which a run failed; empty where there is none."""
     error_file = folder / "error.txt"
@@ -295,23 +302,39 @@ def error_of(folder: Path) -> str:
     return error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
 
 
-def read_result(folder: Path) -> Record:
-    """The part of a run's record that a choice reads, and where that comes from."""
+def result_of_run(folder: Path, settings: Mapping[str, Any]) -> Record | None:
+    """What a choice reads of a run that ended, and where that comes from; None for a run that broke off."""
+    from reproduce.jobs import is_finished
+
+    if not is_finished(folder):
+        return failed_record(folder, settings)
     record = records.extract(folder, ())
-    result = {name: record[name] for name in ("run", "settings", "environment")}
-    result["final"] = {"pass@1": record["final"]["pass@1"]}
-    return result
+    return {
+        "run": record["run"],
+        "settings": settings,
+        "environment": record["environment"],
+        "final": {"pass@1": record["final"]["pass@1"]},
+    }
+
+
+def failed_record(folder: Path, settings: Mapping[str, Any]) -> Record | None:
+    """The record of a run that its rate ended: loss or gradient were not finite, nothing is right; None for others."""
+    if "not finite" not in error_of(folder):
+        return None
+    return {"run": folder.name, "settings": settings, "environment": {}, "final": {"pass@1": FAILED}}
 
 
 def print_cells(tried: Mapping[Cell, Tried], missing: Mapping[Cell, Sequence[Trial]]) -> None:
-    """Say of each cell which runs it lacks, as RATE/SEED; or its rate, where it is complete."""
     for cell, trials in missing.items():
-        if trials:
-            lacking = [f"{trial.rate:g}/{trial.seed}" for trial in trials]
-            state = f"lacks {' '.join(lacking)}"
-        else:
-            state = f"{best_rate(tried[cell]):g}"
-        print(f"{cell.place:30} {cell.loss:20} {state}", flush=True)
+        print(f"{cell.place:30} {cell.loss:20} {describe_choice(tried[cell], trials)}", flush=True)
+
+
+def describe_choice(tried: Tried, missing: Sequence[Trial]) -> str:
+    """The runs that a choice lacks, as RATE/SEED; or its rate, where it is complete."""
+    if not missing:
+        return f"{best_rate(tried):g}"
+    lacking = [f"{trial.rate:g}/{trial.seed}" for trial in missing]
+    return f"lacks {' '.join(lacking)}"
 
 
 def write_rates(tried_of_cell: Mapping[Cell, Tried], files: RateFiles) -> None:

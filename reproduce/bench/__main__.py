@@ -19,6 +19,7 @@ from reproduce.bench.cells import Cell
 from reproduce.bench.conditions import CONDITIONS, ROWS, Condition, Row, is_loss_word, row_of
 from reproduce.bench.table import write_bench
 from reproduce.bench.work import BenchFile, Launcher, RowWork
+from reproduce.jobs import is_stopped
 from reproduce.rates import refuse_other_clusters
 from topr_exp import ConfigError, exit_status, run_sweep
 
@@ -63,7 +64,7 @@ def make_bench(options: argparse.Namespace, launch: Launcher = run_sweep) -> int
             work.print_cells()
             continue
         code = max(code, work.run())
-        if code > 2:  # stopped by a signal
+        if is_stopped(code):
             return code
     if not options.list:
         print(f"wrote {write_bench(bench.stored(), options.out)}", flush=True)

@@ -12,9 +12,9 @@ from reproduce import records
 from reproduce.bench.conditions import Condition, Row
 from reproduce.groups import RATE
 from reproduce.jobs import is_finished
-from reproduce.rates import FAILED, Trial, error_of, missing_trials, percent, read_result
+from reproduce.rates import Trial, failed_record, missing_trials, result_of_run, scores_by_rate
 from reproduce.selection import Record
-from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, Tried, best_rate
+from reproduce.tried_rates import SEEDS, Tried, best_rate
 from topr_exp import Job, plan_runs
 
 MIDDLE_RATE, REACH = 1e-4, 2  # each cell begins with five rates, from 1e-5 to 1e-3
@@ -67,13 +67,7 @@ class Cell:
 
     def tried(self, recorded: Mapping[str, Record]) -> Tried:
         """pass@1 of the choosing runs that there are records of, in percent by rate; recorded: by identity."""
-        tried: Tried = {}
-        for rate in sorted((*GRID, *HALF_STEPS)):
-            for seed in SEEDS:
-                record = recorded.get(self.identity(Trial(rate, seed)))
-                if record is not None:
-                    tried.setdefault(rate, []).append(percent(record))
-        return tried
+        return scores_by_rate(self.identity, recorded)
 
     def trials(self, recorded: Mapping[str, Record]) -> list[Trial]:
         """The runs that its number rests on, as far as that is known; those without a record are to be run."""
@@ -99,22 +93,10 @@ def settings_of_test(trial: Trial) -> dict[str, Any]:
 
 
 def read_cell_record(cell: Cell, trial: Trial, folder: Path) -> Record | None:
-    """The record of a run that ended; None for one that broke off.
-
-    A run whose loss or gradient was not finite ended, too: by its rate, with nothing right.
-    """
+    """The record of a run that ended, of one that chooses a rate its result alone; None for one that broke off."""
     settings = cell.settings_of(trial)
+    if trial.seed in SEEDS:
+        return result_of_run(folder, settings)
     if is_finished(folder):
-        if trial.seed in SEEDS:
-            record = read_result(folder)
-        else:
-            record = records.extract(folder, ())
-        return record | {"settings": settings}
-    if "not finite" in error_of(folder):
-        return {
-            "run": folder.name,
-            "settings": settings,
-            "environment": {},
-            "final": {"pass@1": FAILED},
-        }
-    return None
+        return records.extract(folder, ()) | {"settings": settings}
+    return failed_record(folder, settings)

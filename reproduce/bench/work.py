@@ -10,8 +10,8 @@ from typing import Any
 from reproduce import records
 from reproduce.bench.cells import Cell, read_cell_record
 from reproduce.bench.conditions import Row
-from reproduce.rates import Trial, error_of
-from reproduce.tried_rates import best_rate
+from reproduce.jobs import is_stopped
+from reproduce.rates import Trial, describe_choice, error_of
 from topr_exp import ConfigError, Job
 
 RUNS_BETWEEN_RECORDS = 6  # for each run at once
@@ -95,7 +95,7 @@ class RowWork:
             code = self.run_chunk(chunk)
             self.bench.note(self.row)["seconds"] += round(time.monotonic() - began, 1)
             self.bench.write()
-            if code > 2:
+            if is_stopped(code):
                 return code
 
     def run_chunk(self, runs: Sequence[tuple[Cell, Trial]]) -> int:
@@ -113,7 +113,7 @@ class RowWork:
         jobs = list(job_of_folder.values())
         code = self.launch(jobs, self.cells[0].words)
         for (cell, trial), folder in folder_of_run.items():
-            self.take_record(cell, trial, folder, is_stopped=code > 2)
+            self.take_record(cell, trial, folder, is_sweep_stopped=is_stopped(code))
         return code
 
     def missing_runs(self) -> list[tuple[Cell, Trial]]:
@@ -126,12 +126,12 @@ class RowWork:
             runs += [(cell, trial) for trial in cell.missing(self.bench.by_identity)]
         return runs
 
-    def take_record(self, cell: Cell, trial: Trial, folder: Path, *, is_stopped: bool) -> None:
+    def take_record(self, cell: Cell, trial: Trial, folder: Path, *, is_sweep_stopped: bool) -> None:
         """Record a run that ended; note the error of one that failed for another reason than its rate."""
         record = read_cell_record(cell, trial, folder)
         if record is not None:
             self.bench.by_identity[cell.identity(trial)] = record
-        elif not is_stopped:
+        elif not is_sweep_stopped:
             self.failed.add(cell)
             error = error_of(folder) or f"{folder} did not end"
             self.bench.note(self.row)["without"][cell.condition.name] = error
@@ -140,9 +140,5 @@ class RowWork:
         """Say which runs each cell lacks, as RATE/SEED; or its rate, where it is complete."""
         recorded = self.bench.by_identity
         for cell in self.cells:
-            missing = [f"{trial.rate:g}/{trial.seed}" for trial in cell.missing(recorded)]
-            if missing:
-                state = f"lacks {' '.join(missing)}"
-            else:
-                state = f"{best_rate(cell.tried(recorded)):g}"
+            state = describe_choice(cell.tried(recorded), cell.missing(recorded))
             print(f"{self.row.name:40} {cell.condition.name:14} {state}", flush=True)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import records
-from reproduce.bench.cells import error_of
-from reproduce.jobs import SEARCH, is_finished
-from reproduce.rates import FAILED
+from reproduce.jobs import SEARCH, is_finished, is_stopped
+from reproduce.rates import error_of, failed_record
 from reproduce.real.outcome import write_outcome
 from reproduce.real.plan import IMITATION, IMITATION_EPOCHS, Cell, Step, cell_of
 from reproduce.real.solutions import write_solutions
@@ -20,7 +19,6 @@ from topr_exp.report import read_run
 
 METRICS = ("loss", "grad_norm", "ess")
 ANSWERS = (*records.LENGTHS, "truncated_share")
-WITHOUT_SIGNAL = 2  # the largest exit status of a sweep that no signal stopped
 
 
 class Study:
@@ -74,7 +72,7 @@ class Study:
             if not self.take_record(job, is_imitation=step is IMITATION):
                 failed_folders.append(job.config.folder)
         self.write()
-        if status > WITHOUT_SIGNAL:
+        if is_stopped(status):
             return status
         if failed_folders:
             folder = failed_folders[0]
@@ -117,17 +115,15 @@ class Study:
     # ---- records
 
     def take_record(self, job: Job, *, is_imitation: bool) -> bool:
-        """Record a run that ended; False for one that did not.
-
-        One whose loss or gradient was not finite ended, too: by its loss, with nothing right.
-        """
+        """Record a run that ended, by itself or by its loss; False for one that did not."""
         folder = job.config.folder
         settings = records.identifying_settings(job.config)
+        record: Record | None = None
         if is_finished(folder):
             record = records.extract(folder, METRICS) | {"answers": read_answers(folder)}
-        elif "not finite" in error_of(folder) and not is_imitation:
-            record = {"run": folder.name, "settings": settings, "environment": {}, "final": {"pass@1": FAILED}}
-        else:
+        elif not is_imitation:
+            record = failed_record(folder, settings)
+        if record is None:
             return False
         if is_imitation:
             self.imitation = record

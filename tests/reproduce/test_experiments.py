@@ -85,7 +85,7 @@ fig2 mu | fig2 mu | fig1
 def test_which_figures_a_command_line_names(words, included, left_out):
     options = command.parser().parse_intermixed_args(words.split())
 
-    names = set(values_of(command.choose_figures(FIGURES, options), "name"))
+    names = set(values_of(command.choose_figures(options), "name"))
 
     assert names >= set(included.split())
     assert not names & set(left_out.split())
@@ -142,3 +142,4 @@ def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
     with refused(r"^--out .*docs/results: records name the commit .* reproduce/ has uncommitted"):
         command.refuse_changed_code(results, tmp_path)
     command.refuse_changed_code(tmp_path / "elsewhere", tmp_path)
+    command.refuse_changed_code(results, tmp_path, outputs=["reproduce/new.py"])

@@ -73,15 +73,15 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
 
 
 class TrainedRuns:
-    """A launcher that copies a finished run: pass@1 grows with the rate; the first run at 1e-3 with seed 101 fails."""
+    """A launcher that copies a finished run: pass@1 grows with the rate; runs at 1e-3 with seed 101 fail."""
 
     def __init__(self, finished):
         self.finished = finished
-        self.error = "the loss or its gradient is not finite at step 7"
+        self.error = "no space left"
         self.started = []
 
     def __call__(self, jobs, words):
-        assert len(jobs) <= rates.CHUNK
+        assert len(jobs) <= rates.RUNS_BETWEEN_RECORDS
         for job in jobs:
             config = job.config
             trial = (config.optim.lr, config.seed)
@@ -110,20 +110,25 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, finished
     assert "topr                 lacks 0.0003/100 0.001/100 0.003/100" in capsys.readouterr().out
     assert runs.started == []
 
+    assert rates.main([*command, "sampler.temperature=0.5"], runs, files) == 2, "records don't hold it"
     assert rates.main(command, runs, files) == 1
-    assert sorted(runs.started) == [(rate, seed) for rate in (3e-4, 1e-3, 1.7e-3, 3e-3) for seed in (100, 101)]
+    assert "no space left; a rate is judged by loss" in capsys.readouterr().err
+    assert (3e-4, 100) in runs.started
+
+    runs.error = "the loss or its gradient is not finite at step 7"
+    assert rates.main(command, runs, files) == 0
+    assert runs.started.count((3e-4, 100)) == 1, "what is recorded is not run again"
+    assert set(runs.started) == {(rate, seed) for rate in (3e-4, 1e-3, 1.7e-3, 3e-3) for seed in (100, 101)}
     assert read_rates(files.chosen) == {"place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0}}
     tried = {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 1.7e-3: [55.1, 55.1], 3e-3: [59.0, 59.0]}
     assert read_rates(files.tried) == {"tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": tried}}
     recorded = runs_of(records.read(tmp_path / "rates.json"))
-    assert len(recorded) == 7
+    assert len(recorded) == 8, "the one that failed by its rate, too"
     assert recorded[0].keys() == {"run", "settings", "environment", "final"}, "what a choice reads"
 
     runs.started.clear()
-    runs.error = "no space left"
-    assert rates.main(command, runs, files) == 1
-    assert runs.started == [(1e-3, 101)], "what is recorded is not run again"
-    assert "no space left; a rate is judged by loss" in capsys.readouterr().err
+    assert rates.main(command, runs, files) == 0
+    assert runs.started == []
 
 
 def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge():
