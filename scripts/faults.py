@@ -39,7 +39,7 @@ class Fault:
     """A text of a file and its replacement; `equivalent` says why the replacement changes nothing."""
 
     name: str  # room/slug
-    file: str  # below topr_exp/, or reproduce/...
+    file: str  # below topr_exp/
     old: str
     new: str
     equivalent: str = ""
@@ -47,8 +47,6 @@ class Fault:
 
     @property
     def path(self) -> str:
-        if self.file.startswith("reproduce/"):
-            return self.file
         return f"topr_exp/{self.file}"
 
     @property
@@ -205,7 +203,7 @@ def make_sure(results: Results, tree: Path) -> list[str]:
     assert failures is not None, "the tests that caught something are together too slow"
     broken_tests = []
     for test in sorted(tests):
-        if any(failure.startswith(test) for failure in failures):
+        if any(failure == test or failure.startswith(f"{test}::") for failure in failures):
             broken_tests.append(test)
     for name, result in list(results.items()):
         if result.by in broken_tests:

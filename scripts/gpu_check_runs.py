@@ -112,9 +112,12 @@ class Place:
             return [*settings, "sampler=vllm", f"sampler.python={self.vllm}", *size.settings]
         return [*settings, "sampler=hf", *size.settings]
 
+    def folder_of_runs(self, name: str) -> Path:
+        return self.out / "runs" / f"{self.prefix}{name}"
+
     def runs(self, name: str, file: str) -> list[Path]:
         """List a file of each run of a name."""
-        return list((self.out / "runs" / f"{self.prefix}{name}").glob(f"*/{file}"))
+        return list(self.folder_of_runs(name).glob(f"*/{file}"))
 
 
 class Command:
@@ -213,7 +216,7 @@ def newest_run(place: Place, name: str) -> Path:
 
 def forget(place: Place, name: str) -> None:
     """Remove an earlier check's run that is to be disturbed; completions and scores stay in the store."""
-    shutil.rmtree(place.out / "runs" / name, ignore_errors=True)
+    shutil.rmtree(place.folder_of_runs(name), ignore_errors=True)
 
 
 def figures_of(place: Place, summary: dict[str, Any]) -> dict[str, Any]:

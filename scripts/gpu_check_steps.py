@@ -382,6 +382,10 @@ def head(size: str) -> Figures:
     return figures
 
 
+GATHERED_BYTES = 256 << 20
+GATHERS = 20  # after one that is not timed
+
+
 def gathers(count: str, parent: str) -> Figures:
     """GB/s at which each of `count` processes, a GPU each, gathers pieces from all as FSDP does."""
     import torch
@@ -393,8 +397,8 @@ def gathers(count: str, parent: str) -> Figures:
     return {"gathers GB/s": rate}
 
 
-def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int = 20) -> None:
-    """Gather pieces of `mib` MiB as one of the processes, by NCCL, or by gloo without GPUs; rank 0 writes the rate."""
+def gather(rank: int, count: int, folder: str) -> None:
+    """Gather pieces as one of the processes, by NCCL, or by gloo without GPUs; rank 0 writes the rate."""
     import torch
     import torch.distributed as dist
 
@@ -404,9 +408,9 @@ def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int 
         backend, device = "nccl", "cuda"
         torch.cuda.set_device(rank)
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
-    piece = torch.ones(mib << 20, dtype=torch.uint8, device=device)
+    piece = torch.ones(GATHERED_BYTES, dtype=torch.uint8, device=device)
     gathered = torch.empty(count * len(piece), dtype=torch.uint8, device=piece.device)
-    for step in range(repetitions + 1):
+    for step in range(GATHERS + 1):
         if step == 1:  # the first one starts the links
             start_time = time.monotonic()
         dist.all_gather_into_tensor(gathered, piece)
@@ -414,7 +418,7 @@ def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int 
             torch.cuda.synchronize()
     if rank == 0:
         seconds = time.monotonic() - start_time
-        received_bytes = repetitions * (count - 1) * len(piece)
+        received_bytes = GATHERS * (count - 1) * len(piece)
         Path(folder, "answer").write_text(f"{received_bytes / seconds / 1e9:.2f}")
     dist.destroy_process_group()
 
