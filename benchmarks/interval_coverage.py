@@ -133,10 +133,10 @@ def draw_worlds(
     return rng.binomial(COMPLETIONS, chance) / COMPLETIONS
 
 
-def crossed(values: Values, **options: bool) -> tuple[Values, Values, Values]:
+def crossed(values: Values, *, cautious: bool = False) -> tuple[Values, Values, Values]:
     """Return mean, standard error and degrees of freedom of [..., S, P], as `crossed_interval` computes them."""
     seeds, problems = values.shape[-2:]
-    error, freedom = crossed_error(mean_squares(values), seeds, problems, **options)
+    error, freedom = crossed_error(mean_squares(values), seeds, problems, cautious=cautious)
     return values.mean((-2, -1)), error, freedom
 
 
@@ -144,11 +144,11 @@ def covers(truth: float, mean: Values, error: Values, freedom: Values) -> NDArra
     return abs(mean - truth) <= t_95(freedom) * error
 
 
-def decide(values: Values, reference: Values, **options: bool) -> tuple[Values, Values]:
+def decide(values: Values, reference: Values, *, cautious: bool = False) -> tuple[Values, Values]:
     """Return the p-value of each claim (1 if the group ahead has collapsed seeds) and the lead over the reference."""
     from scipy.special import stdtr
 
-    lead, error, freedom = crossed(values - reference, **options)
+    lead, error, freedom = crossed(values - reference, cautious=cautious)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stdtr(freedom, -abs(lead) / error)
     has_collapsed = np.where(lead > 0, has_collapsed_seeds(values), has_collapsed_seeds(reference))

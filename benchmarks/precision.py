@@ -104,19 +104,19 @@ def errors(hidden: int, prompts: int, tokens: int) -> dict[str, dict[str, float]
     model = random_llama(hidden)
     moved_model = moved(model)
     sequences = draw_sequences(model, prompts, tokens)
-    mu = score(model, sequences, torch.float32, float32_head=True).together
-    pi = score(moved_model, sequences, torch.float32, float32_head=True).one_by_one
-    log_ratio = pi - mu
+    true_log_mu = score(model, sequences, torch.float32, float32_head=True).together
+    true_log_pi = score(moved_model, sequences, torch.float32, float32_head=True).one_by_one
+    true_log_ratio = true_log_pi - true_log_mu
     figures = {}
     for name, float32_head in (("bfloat16", False), ("float32", True)):
-        base = score(model, sequences, torch.bfloat16, float32_head=float32_head)
-        moved_base = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head)
-        mu = base.together
+        scores = score(model, sequences, torch.bfloat16, float32_head=float32_head)
+        log_mu = scores.together
+        log_pi = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head).one_by_one
         figures[name] = {
-            "same weights": root_mean_square(base.one_by_one - mu),
-            "after a step": root_mean_square(moved_base.one_by_one - mu - log_ratio),
+            "same weights": root_mean_square(scores.one_by_one - log_mu),
+            "after a step": root_mean_square(log_pi - log_mu - true_log_ratio),
         }
-    figures["truth"] = {"after a step": root_mean_square(log_ratio)}
+    figures["truth"] = {"after a step": root_mean_square(true_log_ratio)}
     return figures
 
 

@@ -55,8 +55,8 @@ Decision = Callable[[Runs, Extra], Claim | Iterable[Claim]]
 Judge = Callable[[Runs, Extra], list[Claim]]  # of one model's runs
 
 
-def decide(*decisions: Decision) -> Judge:
-    """Decide claims in order."""
+def judge_by(*decisions: Decision) -> Judge:
+    """Make a judge of decisions, in order."""
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         claims: list[Claim] = []
@@ -72,12 +72,12 @@ def decide(*decisions: Decision) -> Judge:
 
 
 def for_each(split: Split, decisions_of: Callable[[str], Sequence[Decision]]) -> Judge:
-    """Decide claims for every group of a split; decisions_of: maps the group's name to its claims."""
+    """Make a judge of the decisions on every group of a split; decisions_of: maps the group's name to them."""
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         claims: list[Claim] = []
         for key, group in split(runs).items():
-            claims += decide(*decisions_of(name_of(key)))(group, extra)
+            claims += judge_by(*decisions_of(name_of(key)))(group, extra)
         return claims
 
     return judge
@@ -247,8 +247,8 @@ def ends_below(text: str, group: str, reference: str | None = None) -> Decision:
     return ends_above(text, group, reference, rule=below)
 
 
-def is_above(text: str, group: Runs, reference: Runs, *, runs: Runs | None = None) -> Claim:
-    """That a group ends above another in pass@1. runs: all, which may hold them at other rates."""
+def claim_above(text: str, group: Runs, reference: Runs, *, runs: Runs | None = None) -> Claim:
+    """The claim that a group ends above another in pass@1. runs: all, which may hold them at other rates."""
     interval = difference(reference, group)
     claim = above(text, interval)
     if interval is None:
@@ -265,7 +265,7 @@ def others_end_above(text_of: Callable[[str], str], split: Split, reference: str
         reference_runs = groups.pop(reference, Runs([]))
         claims = []
         for key, group in groups.items():
-            claims.append(is_above(text_of(name_of(key)), group, reference_runs, runs=runs))
+            claims.append(claim_above(text_of(name_of(key)), group, reference_runs, runs=runs))
         return claims
 
     return judge
@@ -279,7 +279,7 @@ def ends_above_others(text_of: Callable[[str], str], split: Split, best: str) ->
         best_runs = groups.pop(best, Runs([]))
         claims = []
         for key, group in groups.items():
-            claims.append(is_above(text_of(name_of(key)), best_runs, group, runs=runs))
+            claims.append(claim_above(text_of(name_of(key)), best_runs, group, runs=runs))
         return claims
 
     return judge
@@ -311,7 +311,10 @@ def open_if_collapsed(claim: Claim, first: Runs, second: Runs, *, lead: float) -
 
 
 def note_cliff(claim: Claim, first: Runs, second: Runs, *, runs: Runs, lead: float) -> Claim:
-    """Note of a decided claim that the lower group's rate stands beside a cliff; lead: above 0 where `second` is it."""
+    """Note of a decided claim that the lower group's rate stands beside a cliff.
+
+    runs: all, which may hold the groups at other rates. lead: of the first group over the second.
+    """
     lower = first
     if lead > 0:
         lower = second
@@ -320,7 +323,7 @@ def note_cliff(claim: Claim, first: Runs, second: Runs, *, runs: Runs, lead: flo
     return replace(claim, evidence=f"{claim.evidence}; {BESIDE_CLIFF}", beside_cliff=True)
 
 
-def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval | None:
+def combined_interval(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval | None:
     """Estimate a combination of groups' pass@1, [seeds, problems] each, and of the base's, [problems].
 
     combine: maps the groups' scores, in the order of the choices, and then the base's to one array. None where a
@@ -336,7 +339,7 @@ def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval
 # ---- numbers of each seed
 
 
-def by_seeds(text: str, values: Sequence[float], evidence: str, rule: Rule = above, limit: float = 0.0) -> Claim:
+def claim_by_seeds(text: str, values: Sequence[float], evidence: str, rule: Rule = above, limit: float = 0.0) -> Claim:
     """Decide by the interval over seeds of one number a seed."""
     claim = rule(text, over_seeds(values), limit)
     if not len(values):
@@ -372,7 +375,7 @@ def number_above(
             second_numbers.append(second_number)
             leads.append(first_number - factor * second_number)
         evidence = f"{first_label} {listed(first_numbers)}; {second_label} {listed(second_numbers)}"
-        return by_seeds(text, leads, evidence)
+        return claim_by_seeds(text, leads, evidence)
 
     return judge
 
@@ -383,7 +386,7 @@ def paired_records(first: Runs, second: Runs) -> list[tuple[Record, Record]]:
     return list(zip(first.with_seeds(seeds), second.with_seeds(seeds), strict=True))
 
 
-def counted(share: Interval) -> str:
+def describe_share(share: Interval) -> str:
     """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [5.3, 85.3] %."""
     count = round(share.value * share.seeds)
     return f"{count} of {share.seeds} seeds, {share.percent()} %"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reproduce.claims import Claim, Extra, Judge, holm
 from reproduce.groups import Split, algorithms, models
+from reproduce.records import identity_text
 from reproduce.selection import Record, Runs
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Figure:
 
 def key_of(record: Record) -> str:
     """A run's key in its figure's extra numbers."""
-    return json.dumps(record["settings"], sort_keys=True)
+    return identity_text(record["settings"])
 
 
 def model_and_seed(record: Record) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import records
-from reproduce.claims import Claim, Extra, counted, verdict
+from reproduce.claims import Claim, Extra, describe_share, verdict
 from reproduce.figure import Figure
 from reproduce.files import links_from, plural, write_file
 from reproduce.groups import TESTS, group_by, models, name_of
@@ -215,5 +215,5 @@ def seed_scores(group: Runs) -> str:
     scores = " ".join(f"{100 * mean:.1f}" for mean in group.seed_means())
     share = collapsed_share(group)
     if len(group) > 1 and share is not None and share.value > 0:
-        return f"{scores}; collapsed: {counted(share)}"
+        return f"{scores}; collapsed: {describe_share(share)}"
     return scores

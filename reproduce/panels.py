@@ -92,7 +92,7 @@ def grid(
     def draw(runs: Runs, extra: Extra) -> Drawing:
         panel_rows = [panels_of(name, members, extra) for name, members in rows(runs).items()]
         if columns is not None:
-            panel_rows = wrapped(panel_rows, columns)
+            panel_rows = wrap_panels(panel_rows, columns)
         row_count = max(len(panel_rows), 1)
         column_count = max(map(len, panel_rows), default=1)
         drawing, axes = empty_grid(column_count, row_count, width=width, height=height)
@@ -112,7 +112,7 @@ def draw_row(axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
             panel.draw_on(ax)
 
 
-def wrapped(panel_rows: Iterable[Sequence[Panel]], columns: int) -> list[Sequence[Panel]]:
+def wrap_panels(panel_rows: Iterable[Sequence[Panel]], columns: int) -> list[Sequence[Panel]]:
     """All panels in rows of so many; 0: in one row."""
     panels = list(itertools.chain.from_iterable(panel_rows))
     length = columns or max(len(panels), 1)

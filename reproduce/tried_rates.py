@@ -67,10 +67,10 @@ def best_stands_beside_cliff(group: Runs, runs: Runs) -> bool:
     """
     settings = group[0]["settings"]
     rate = settings.get(RATE)
-    cell = cell_of(settings)
+    cell = cell_identity(settings)
     tried = {}
     for other_rate, members in runs.split(RATE).items():
-        siblings = Runs(record for record in members if cell_of(record["settings"]) == cell)
+        siblings = Runs(record for record in members if cell_identity(record["settings"]) == cell)
         if len(siblings):
             tried[other_rate] = [100 * mean for mean in siblings.seed_means()]
     if len(tried) < 2:
@@ -81,7 +81,7 @@ def best_stands_beside_cliff(group: Runs, runs: Runs) -> bool:
     return means[rate] == max(means.values()) and bool(cliffs_beside(tried, rate))
 
 
-def cell_of(settings: Mapping[str, Any]) -> str:
+def cell_identity(settings: Mapping[str, Any]) -> str:
     """The settings that runs at several rates and seeds have in common, as one text."""
     common = {}
     for key, value in settings.items():
@@ -98,7 +98,7 @@ def tried_by_cell() -> dict[str, Tried]:
     tried: dict[str, Tried] = {}
     for trial in sorted(trials, key=lambda record: int(record["settings"]["seed"])):
         settings = trial["settings"]
-        tried_of_cell = tried.setdefault(cell_of(settings), {})
+        tried_of_cell = tried.setdefault(cell_identity(settings), {})
         scores = tried_of_cell.setdefault(settings[RATE], [])
         scores.append(100 * float(trial["final"]["pass@1"]))
     return tried

@@ -47,6 +47,7 @@ LIMITS = {  # a⁺ b⁺ a⁻ b⁻ of conf/algo, by name: a test holds them equal
     "tis": (0, 1, 0, 1),
 }
 Moments = tuple[float, float]  # trace of the covariance, and ‖E g‖²
+SeedMoments = Mapping[str, Moments]  # of a seed, by limits
 
 
 def compute_variances(finished: FinishedRuns) -> Extra:
@@ -187,12 +188,16 @@ def gradient_moments(
     return dict(zip(names, moments, strict=True))
 
 
-def traces_of(seeds: Sequence[Extra], name: str) -> list[float]:
+def traces_of(moments_of_seeds: Sequence[SeedMoments], name: str) -> list[float]:
     """The trace of the covariance under one choice of limits, of each seed."""
-    return [seed[name][0] for seed in seeds]
+    traces = []
+    for moments in moments_of_seeds:
+        trace, _ = moments[name]
+        traces.append(trace)
+    return traces
 
 
-def log_noise_to_signal(moments: Sequence[float]) -> float:
+def log_noise_to_signal(moments: Moments) -> float:
     """log of the trace of a gradient's covariance over ‖E g‖²; NaN where the estimate of that is not above 0."""
     trace, signal = moments
     if signal <= 0:
@@ -200,9 +205,9 @@ def log_noise_to_signal(moments: Sequence[float]) -> float:
     return float(np.log(trace / signal))
 
 
-def log_noise_over_topr(seeds: Sequence[Extra], name: str) -> list[float]:
+def log_noise_over_topr(moments_of_seeds: Sequence[SeedMoments], name: str) -> list[float]:
     """`log_noise_to_signal` under one choice of limits minus that under TOPR's, of each seed."""
-    return [log_noise_to_signal(seed[name]) - log_noise_to_signal(seed["topr"]) for seed in seeds]
+    return [log_noise_to_signal(moments[name]) - log_noise_to_signal(moments["topr"]) for moments in moments_of_seeds]
 
 
 def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:
@@ -216,21 +221,24 @@ def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:
     for name in names:
         cells = [name_of(name)]
         for weights in WEIGHTS:
-            seeds = [seed for seed in numbers_of_seeds(runs, extra, weights) if {name, "topr"} <= seed.keys()]
-            cells.append(in_multiples_of_topr(seeds, name))
+            moments_of_seeds = []
+            for moments in numbers_of_seeds(runs, extra, weights):
+                if {name, "topr"} <= moments.keys():
+                    moments_of_seeds.append(moments)
+            cells.append(in_multiples_of_topr(moments_of_seeds, name))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def in_multiples_of_topr(seeds: Sequence[Extra], name: str) -> str:
+def in_multiples_of_topr(moments_of_seeds: Sequence[SeedMoments], name: str) -> str:
     """A variance, and it over the squared mean gradient, as multiples of TOPR's: geometric means over seeds.
 
     A dash where the estimate of a squared mean is not above 0.
     """
-    if not seeds:
+    if not moments_of_seeds:
         return ""
-    log_traces = np.log(np.divide(traces_of(seeds, name), traces_of(seeds, "topr")))
-    log_noise = np.mean(log_noise_over_topr(seeds, name))
+    log_traces = np.log(np.divide(traces_of(moments_of_seeds, name), traces_of(moments_of_seeds, "topr")))
+    log_noise = np.mean(log_noise_over_topr(moments_of_seeds, name))
     noise = "–"
     if np.isfinite(log_noise):
         noise = f"{np.exp(log_noise):.2g}"

@@ -18,15 +18,15 @@ from topr_exp.report import Tally
 
 # Counts of each problem and the counts that they are shares of; selections are scores already.
 TOTALS = {"right": "verified", "unparsable": "verified", "weighted_sc": None, "maj": None}
-Noted = Mapping[str, Any]  # a run's columns "before" and "after" training, beside their sizes
+VerifierScores = Mapping[str, Any]  # of a run: columns by problem "before" and "after" training, beside their sizes
 
 
 def compute_tallies(finished: FinishedRuns) -> Extra:
-    """`read_noted` of each run, by its settings."""
-    return {key_of(record): read_noted(folder) for record, folder in finished}
+    """`read_scores` of each run, by its settings."""
+    return {key_of(record): read_scores(folder) for record, folder in finished}
 
 
-def read_noted(folder: Path) -> Noted:
+def read_scores(folder: Path) -> VerifierScores:
     """Read a run's counts and scores of each test problem before and after training, from its verification.json."""
     stored = read_json(folder / "verification.json")
     columns_by_iteration = stored["iterations"]
@@ -47,23 +47,23 @@ def rounded_columns(columns: Mapping[str, Sequence[float]]) -> dict[str, list[fl
     return rounded_by_name
 
 
-def noted_of_runs(runs: Runs, extra: Extra) -> list[Noted]:
+def scores_of_runs(runs: Runs, extra: Extra) -> list[VerifierScores]:
     return [extra[key_of(record)] for record in runs]
 
 
 def tallies_by_row(runs: Runs, extra: Extra) -> dict[str, Tally]:
     """The rows of the table: none and oracle (which read the base's tally), the base, and each algorithm, TOPR last."""
-    base = mean_tally(noted_of_runs(runs, extra), "before")
+    base = mean_tally(scores_of_runs(runs, extra), "before")
     tallies = {"none": base, "base": base}
     groups = runs.split("algo.name")
     for name in sorted(groups, key=lambda name: (name == "topr", name)):
-        noted = noted_of_runs(groups[name], extra)
-        tallies[name] = mean_tally(noted, "after")
+        run_scores = scores_of_runs(groups[name], extra)
+        tallies[name] = mean_tally(run_scores, "after")
     tallies["oracle"] = base
     return tallies
 
 
-def mean_tally(runs: Sequence[Noted], stage: str) -> Tally:
+def mean_tally(runs: Sequence[VerifierScores], stage: str) -> Tally:
     """The mean tally of some runs, problem by problem."""
     first = runs[0]
     assert all(run["problems"] == first["problems"] for run in runs)
@@ -78,16 +78,16 @@ def selection_of(row: str) -> str:
     return {"none": "maj", "oracle": "oracle"}.get(row, "weighted_sc")
 
 
-def problem_values(noted: Sequence[Noted], stage: str, name: str) -> NDArray[np.float64]:
+def problem_values(run_scores: Sequence[VerifierScores], stage: str, name: str) -> NDArray[np.float64]:
     """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
-    values, total = columns_of_runs(noted, stage, name), TOTALS[name]
+    values, total = columns_of_runs(run_scores, stage, name), TOTALS[name]
     if total is None:
         return values
-    return values / columns_of_runs(noted, stage, total)
+    return values / columns_of_runs(run_scores, stage, total)
 
 
-def columns_of_runs(noted: Sequence[Noted], stage: str, name: str) -> NDArray[np.float64]:
-    return np.array([run[stage][name] for run in noted], dtype=np.float64)
+def columns_of_runs(run_scores: Sequence[VerifierScores], stage: str, name: str) -> NDArray[np.float64]:
+    return np.array([run[stage][name] for run in run_scores], dtype=np.float64)
 
 
 def balanced_accuracy(tally: Mapping[str, Sequence[float]]) -> float:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import REFERENCE
-from reproduce.claims import Claim, holm, is_above
+from reproduce.claims import Claim, claim_above, holm
 from reproduce.groups import RATE
 from reproduce.selection import Record, Runs, collapsed_seeds
 from topr_exp.report import Interval, difference
@@ -58,7 +58,7 @@ def score_cells(stored: Mapping[str, Any]) -> dict[Place, Score]:
             continue
         compared[place] = replace(score, difference=difference(reference.runs, score.runs))
         text = f"{place.condition}: {place.row} ends above {REFERENCE}"
-        claims.append(is_above(text, score.runs, reference.runs))
+        claims.append(claim_above(text, score.runs, reference.runs))
     for (place, score), claim in zip(compared.items(), holm(claims), strict=True):
         scores[place] = replace(score, claim=claim)
     return scores

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.bandit import KL_FLOOR, compute_convergence
-from reproduce.claims import Claim, Extra, decide, ends_below
+from reproduce.claims import Claim, Extra, ends_below, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, models, name_of
 from reproduce.panels import SEED_LINE, bars, empty_grid, make_log_axis
@@ -75,7 +75,7 @@ FIGURE = Figure(
     "gradient ends elsewhere.",
     experiments=("agro_fig1",),
     draw=draw,
-    judge=decide(
+    judge=judge_by(
         reaches_the_optimum,
         ends_below("language model: the KL-regularised policy gradient ends below AGRO", "kl_pg", "agro"),
     ),

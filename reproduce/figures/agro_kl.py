@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from reproduce.claims import Claim, Decision, Extra, decide, ends_above, ends_below, for_each, number_above
+from reproduce.claims import Claim, Decision, Extra, ends_above, ends_below, for_each, judge_by, number_above
 from reproduce.distance import KL_TITLE, compute_distances, gain_per_nat, recorded_distances
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import BETA, Groups, algorithms, betas, by_setting, name_of
@@ -102,7 +102,7 @@ FIGURE = Figure(
     "learning and makes it more KL-efficient.",
     experiments=("agro_kl", "agro_on_policy"),
     draw=grid(panels),
-    judge=decide(
+    judge=judge_by(
         for_each(bare_betas, lambda beta: [agro_above_at(beta)]),
         ends_above(
             "on-policy, each at its best β: AGRO above RLOO", f"best {BETA} agro_on_policy", f"best {BETA} rloo"

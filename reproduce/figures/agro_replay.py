@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, number_above
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, number_above
 from reproduce.distance import KL_TITLE, compute_distances, gain_per_nat, recorded_distances
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import Groups, by_choice, by_setting
@@ -69,7 +69,7 @@ FIGURE = Figure(
     claim="AGRO goes on to learn, and is as KL-efficient, when a part of its samples comes from earlier rounds.",
     experiments=("agro_replay",),
     draw=grid(panels),
-    judge=decide(for_each(with_fresh, claims_with)),
+    judge=judge_by(for_each(with_fresh, claims_with)),
     levels=(replays,),
     full_words=(ALL_SEEDS, BOTH_BASES, f"{KEY}=0.0,0.5,0.9"),
     metrics=("sampled_correct",),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, within
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, within
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, crossed
 from reproduce.panels import (
@@ -107,7 +107,7 @@ FIGURE = Figure(
     "whose rewards are 1 and −1, and hardly GRPO, whose advantages are 0 on average over the answers to a prompt.",
     experiments=experiments(),
     draw=grid(panels, width=8),
-    judge=decide(for_each(raw_losses, helps), for_each(group_losses, hardly_helps)),
+    judge=judge_by(for_each(raw_losses, helps), for_each(group_losses, hardly_helps)),
     levels=(losses, centered_by_mismatch),
     full_words=(),
     only_full=True,

@@ -9,11 +9,11 @@ from reproduce.claims import (
     Claim,
     Extra,
     above,
-    combined,
-    counted,
-    decide,
+    combined_interval,
+    describe_share,
     ends_above,
     ends_above_others,
+    judge_by,
     open_if_collapsed,
     side_of,
 )
@@ -35,7 +35,7 @@ def naive_collapses(runs: Runs, extra: Extra) -> Claim:
     if share is None:
         return Claim(text, None, NO_RUNS)
     collapsed_count = round(share.value * share.seeds)
-    return Claim(text, side_of(share, 0.5), counted(share), p_of_half(collapsed_count, share.seeds))
+    return Claim(text, side_of(share, 0.5), describe_share(share), p_of_half(collapsed_count, share.seeds))
 
 
 def p_of_half(count: int, total: int) -> float:
@@ -49,7 +49,7 @@ def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
     def missing_gain(ppo: np.ndarray, topr: np.ndarray, base: np.ndarray) -> np.ndarray:
         return (topr - base) / 2 - (ppo - base)
 
-    interval = combined(runs, missing_gain, "ppo", "topr")
+    interval = combined_interval(runs, missing_gain, "ppo", "topr")
     claim = above("PPO stalls: it gains less than half of what TOPR gains", interval)
     lead = 0.0
     if interval is not None:
@@ -64,7 +64,7 @@ FIGURE = Figure(
     "ends far above all of them.",
     experiments=("fig1",),
     draw=grid(panels, columns=0),
-    judge=decide(
+    judge=judge_by(
         naive_collapses,
         ppo_stalls,
         ends_above("DPO ends above PPO", "dpo", "ppo"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduce.claims import Claim, Extra, decide
+from reproduce.claims import Claim, Extra, judge_by
 from reproduce.figure import RATIO_QUANTILES, Figure, FinishedRuns
 from reproduce.groups import algorithms, group_by, models
 from reproduce.numbers import last_metric
@@ -155,7 +155,7 @@ FIGURE = Figure(
     "not.",
     experiments=("fig2",),
     draw=draw,
-    judge=decide(judge),
+    judge=judge_by(judge),
     metrics=RATIO_QUANTILES,
     compute_extra=objectives,
     note="The curves are computed from the losses that train, TOPR's with b⁺ = 1 + ε as in the paper's figure (the "

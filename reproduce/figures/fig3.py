@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import NO_RUNS, Claim, Decision, Extra, below, contrary, decide
+from reproduce.claims import NO_RUNS, Claim, Decision, Extra, below, contrary, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import name_of
 from reproduce.panels import PERCENT, Panel, grid
@@ -84,7 +84,7 @@ FIGURE = Figure(
     claim="Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid answers much rarer.",
     experiments=("fig3",),
     draw=draw,
-    judge=decide(
+    judge=judge_by(
         halves_invalid_answers("TOPR leaves less than half of the base's invalid answers", "topr"),
         halves_no_invalid_answers("naive"),
         halves_no_invalid_answers("ppo"),

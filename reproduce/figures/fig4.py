@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduce.claims import Claim, Extra, above, below, combined, decide, ends_above
+from reproduce.claims import Claim, Extra, above, below, combined_interval, ends_above, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import Groups, algorithms, data_sets, name_of
 from reproduce.panels import PERCENT, Panel, bars, curves, grid, legend_below, style_of
@@ -66,14 +66,14 @@ def fewer_hard_problems(runs: Runs, extra: Extra) -> Claim:
         return is_hard_for_topr.astype(float) - is_hard_for_sft
 
     text = "fewer problems with at most a quarter of the completions correct"
-    return below(text, combined(runs, more_hard_problems, SFT, TOPR))
+    return below(text, combined_interval(runs, more_hard_problems, SFT, TOPR))
 
 
 def almost_doubles(runs: Runs, extra: Extra) -> Claim:
     def gain_beyond(topr: np.ndarray, base: np.ndarray) -> np.ndarray:
         return topr - 1.8 * base
 
-    interval = combined(runs, gain_beyond, "topr data.name=math")
+    interval = combined_interval(runs, gain_beyond, "topr data.name=math")
     return above("MATH-like: pass@1 almost doubled (more than 1.8 times the base's)", interval)
 
 
@@ -84,7 +84,7 @@ FIGURE = Figure(
     "correct answers, and almost doubles pass@1 on MATH.",
     experiments=("fig4",),
     draw=grid(panels, width=3.0, height=2.7),
-    judge=decide(
+    judge=judge_by(
         ends_above("negatives help: TOPR above positives only, pass@1", TOPR, SFT),
         ends_above("and in maj@n", TOPR, SFT, metric="maj"),
         fewer_hard_problems,

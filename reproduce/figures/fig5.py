@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from reproduce.claims import Claim, Extra, decide, ends_above, is_above
+from reproduce.claims import Claim, Extra, claim_above, ends_above, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import EFFECTIVE, by_setting, effective
 from reproduce.panels import Panel, against, grid
@@ -31,7 +31,7 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
             continue
         best_of_papers, best_rival = pick(papers, BEST), pick(rivals, BEST)
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
-        claim = is_above(text, best_of_papers, best_rival)
+        claim = claim_above(text, best_of_papers, best_rival)
         compared = f"{percent_of(best_of_papers)} against {percent_of(best_rival)}"
         claims.append(replace(claim, evidence=f"{compared}: {claim.evidence}"))
         peaks.append(pick(group, BEST))
@@ -62,7 +62,7 @@ FIGURE = Figure(
     "them, and it is slightly better reached by sampling than by a baseline.",
     experiments=("fig5",),
     draw=grid(panels, columns=0),
-    judge=decide(
+    judge=judge_by(
         best_proportions,
         ends_above(
             "10 % by sampling beats 10 % by a baseline",

@@ -7,9 +7,9 @@ from reproduce.claims import (
     Decision,
     Extra,
     all_within,
-    decide,
     ends_above,
     for_each,
+    judge_by,
     open_if_collapsed,
 )
 from reproduce.figure import Figure
@@ -70,6 +70,6 @@ FIGURE = Figure(
     "slightly higher peak.",
     experiments=("fig6",),
     draw=grid(panels),
-    judge=decide(for_each(data_sets, claims_on)),
+    judge=judge_by(for_each(data_sets, claims_on)),
     levels=(data_sets, algorithms, effective),
 )

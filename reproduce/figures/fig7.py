@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from reproduce.claims import Extra, decide, ends_above, ends_below, number_above
+from reproduce.claims import Extra, ends_above, ends_below, judge_by, number_above
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_choice
 from reproduce.panels import Panel, curves, grid, metric
@@ -47,7 +47,7 @@ FIGURE = Figure(
     "60 % negatives and little clipping it harms the model, and TOPR does not.",
     experiments=("fig1 algo=is,topr", "fig7"),
     draw=grid(panels, width=2.7, height=2.6),
-    judge=decide(
+    judge=judge_by(
         ends_above(
             "default: IS at most 3 points below TOPR",
             f"is {DEFAULT}",

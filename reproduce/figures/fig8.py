@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import Claim, Decision, Extra, above, decide, ends_above, for_each
+from reproduce.claims import Claim, Decision, Extra, above, ends_above, for_each, judge_by
 from reproduce.figure import BOTH_BASES, Figure
 from reproduce.groups import Groups, by_setting, name_of
 from reproduce.panels import PERCENT, SEED_LINE, Panel, grid
@@ -81,7 +81,7 @@ FIGURE = Figure(
     "beats both.",
     experiments=("fig8",),
     draw=grid(panels),
-    judge=decide(
+    judge=judge_by(
         ends_above("uniform beats positives only, pass@1", "compose.name=uniform", "compose.name=positives"),
         ends_above("Anna Karenina beats uniform, pass@1", "compose.name=anna_karenina", "compose.name=uniform"),
         ends_above(

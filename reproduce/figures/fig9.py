@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import NO_RUNS, Claim, Extra, decide
+from reproduce.claims import NO_RUNS, Claim, Extra, judge_by
 from reproduce.difficulty import BUCKETS, EFFECTIVE_POSITIVE, difficulty_of_run
 from reproduce.figure import Figure, FinishedRuns, model_and_seed, numbers_of_seeds
 from reproduce.panels import Panel, grid
@@ -27,13 +27,13 @@ def compute_weights(finished: FinishedRuns) -> Extra:
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    return [Panel(partial(problem_weights, seeds=numbers_of_seeds(runs, extra)), model)]
+    return [Panel(partial(problem_weights, numbers=numbers_of_seeds(runs, extra)), model)]
 
 
-def problem_weights(ax: Axes, seeds: list[Extra]) -> None:
+def problem_weights(ax: Axes, numbers: list[Extra]) -> None:
     """The weight of a problem by the base's accuracy on it, a line for each p̃: the mean and the range of the seeds."""
     for i, p in enumerate(EFFECTIVE_POSITIVE):
-        weights_of_seeds = [seed["per_problem"][i] for seed in seeds]
+        weights_of_seeds = [seed_numbers["per_problem"][i] for seed_numbers in numbers]
         weights = np.array(weights_of_seeds, dtype=np.float64)  # [seeds, buckets]
         has_problems = np.isfinite(weights).all(axis=0)
         buckets = np.flatnonzero(has_problems)
@@ -52,10 +52,10 @@ def problem_weights(ax: Axes, seeds: list[Extra]) -> None:
 
 def more_weight_on_hard_problems(runs: Runs, extra: Extra) -> Claim:
     text = "the smaller p̃, the more weight on problems with an accuracy below 50 %, in every seed"
-    seeds = numbers_of_seeds(runs, extra)
-    if not seeds:
+    numbers = numbers_of_seeds(runs, extra)
+    if not numbers:
         return Claim(text, None, NO_RUNS)
-    shares = np.array([seed["share"] for seed in seeds])  # [seeds, p̃, buckets]
+    shares = np.array([seed_numbers["share"] for seed_numbers in numbers])  # [seeds, p̃, buckets]
     hard_share = shares[..., : BUCKETS // 2].sum(axis=-1)  # [seeds, p̃]
     texts = []
     for p, share in zip(EFFECTIVE_POSITIVE, hard_share.mean(axis=0), strict=True):
@@ -70,7 +70,7 @@ FIGURE = Figure(
     claim="The smaller the effective proportion of positives, the more weight hard problems get.",
     experiments=("fig9",),
     draw=grid(panels, columns=0),
-    judge=decide(more_weight_on_hard_problems),
+    judge=judge_by(more_weight_on_hard_problems),
     compute_extra=compute_weights,
     note="Bands: from the lowest to the highest seed, each with its own completions. No training is involved; the "
     "table is that of the runs whose completions were counted.",

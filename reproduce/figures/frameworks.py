@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import RATE, TURNS, everything, lengths, rates, ratios
 from reproduce.panels import Panel, against, grid
@@ -96,7 +96,7 @@ FIGURE = Figure(
     "end?",
     experiments=("frameworks", "frameworks algo.ratio=geometric optim.lr=1.7e-4"),
     draw=grid(panels, rows=everything, columns=3, width=3.0, height=2.9),
-    judge=decide(
+    judge=judge_by(
         for_each(lengths, claims_about),
         for_each(lengths, half_step_is_better),
     ),

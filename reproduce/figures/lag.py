@@ -10,11 +10,11 @@ from reproduce.claims import (
     Extra,
     above,
     below,
-    by_seeds,
-    combined,
-    decide,
+    claim_by_seeds,
+    combined_interval,
     ends_above,
     for_each,
+    judge_by,
     others_end_above,
     paired_records,
 )
@@ -71,7 +71,7 @@ def costs_more_by_lag(algorithm: str) -> list[Decision]:
         return (slow_new - slow_old) - (fast_new - fast_old)
 
     def judge(runs: Runs, extra: Extra) -> Claim:
-        interval = combined(
+        interval = combined_interval(
             runs,
             difference_of_costs,
             "optim.lr=0.0001 schedule.lag=0",
@@ -95,7 +95,7 @@ def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
         dropped_more_often(dropping, "length32", "length16", "answers of 32 to 63 tokens", "those of 16 to 31"),
         dropped_more_often(dropping, "level5", "level1", "answers to problems of level 5", "of level 1"),
         dropped_more_often(dropping, "incorrect", "correct", "wrong answers", "right ones"),
-        by_seeds(
+        claim_by_seeds(
             "the answers that drop trains on are shorter than keep's",
             differences,
             f"tokens of each seed: {' '.join(tokens)}",
@@ -113,7 +113,7 @@ def dropped_more_often(runs: Runs, kind: str, other_kind: str, name: str, other_
         leads.append(share - other_share)
         texts.append(f"{share:.1f} against {other_share:.1f}")
     text = f"drop: {name} are dropped more often than {other_name}"
-    return by_seeds(text, leads, f"% of each seed: {', '.join(texts)}")
+    return claim_by_seeds(text, leads, f"% of each seed: {', '.join(texts)}")
 
 
 def trained_length(record: Record) -> float:
@@ -133,7 +133,7 @@ FIGURE = Figure(
         "schedule.max_lag=4 schedule.when_stale=drop,wait",
     ),
     draw=grid(panels, columns=4),
-    judge=decide(
+    judge=judge_by(
         for_each(algorithms, fresh_is_best),
         for_each(algorithms, costs_more_by_lag),
         *(topr_above(name, rival) for name, rival in RIVALS.items()),

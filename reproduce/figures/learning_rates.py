@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import FEWEST_SEEDS, Claim, Extra, decide
+from reproduce.claims import FEWEST_SEEDS, Claim, Extra, judge_by
 from reproduce.figure import BOTH_BASES, Figure
 from reproduce.groups import PAPERS, RATE, algorithms, by_setting, name_of
 from reproduce.panels import Panel, against, grid, legend_below
@@ -62,7 +62,7 @@ FIGURE = Figure(
         "learning_rates algo=rloo,agro_on_policy compose.n_examples=null sampler.top_k=0 schedule.rounds=100",
     ),
     draw=grid(panels, width=4.6),
-    judge=decide(tolerated_rates),
+    judge=judge_by(tolerated_rates),
     levels=(algorithms, bare_rates),
     full_words=(BOTH_BASES,),
     only_full=True,

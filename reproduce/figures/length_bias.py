@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from functools import partial
 
-from reproduce.claims import Claim, Decision, Extra, below, by_seeds, decide, ends_above, for_each, paired_records
+from reproduce.claims import (
+    Claim,
+    Decision,
+    Extra,
+    below,
+    claim_by_seeds,
+    ends_above,
+    for_each,
+    judge_by,
+    paired_records,
+)
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_choice, crossed, everything
 from reproduce.panels import Panel, grid, legend_below, metric
@@ -62,7 +72,7 @@ def claims_about(algorithm: str) -> list[Decision]:
 def shorter(text: str, differences: Sequence[float]) -> Claim:
     """That answers are shorter, by the difference of each seed in tokens."""
     tokens = [f"{difference:+.1f}" for difference in differences]
-    return by_seeds(text, differences, f"tokens of each seed: {' '.join(tokens)}", below)
+    return claim_by_seeds(text, differences, f"tokens of each seed: {' '.join(tokens)}", below)
 
 
 FIGURE = Figure(
@@ -71,7 +81,7 @@ FIGURE = Figure(
     claim="Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
     experiments=("length_bias",),
     draw=grid(panels, rows=everything, width=3.8),
-    judge=decide(for_each(algorithms, claims_about)),
+    judge=judge_by(for_each(algorithms, claims_about)),
     levels=(with_and_without,),
     full_words=(),
     only_full=True,

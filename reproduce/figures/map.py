@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from reproduce.claims import Claim, Extra, above, decide, is_above, open_if_collapsed
+from reproduce.claims import Claim, Extra, above, claim_above, judge_by, open_if_collapsed
 from reproduce.figure import BOTH_BASES, Figure
 from reproduce.groups import EFFECTIVE, RATE, algorithms, effective, name_of, rates
 from reproduce.panels import Panel, cells, grid
@@ -47,7 +47,7 @@ def topr_over_tis(runs: Runs, extra: Extra) -> list[Claim]:
     averaged = above("averaged over the map TOPR is above TIS", interval)
     averaged = open_if_collapsed(averaged, join(topr_cells), join(tis_cells), lead=lead)
     worst_topr, worst_tis = min(topr_cells, key=Runs.mean), min(tis_cells, key=Runs.mean)
-    return [averaged, is_above("the worst cell of TOPR is above the worst of TIS", worst_topr, worst_tis)]
+    return [averaged, claim_above("the worst cell of TOPR is above the worst of TIS", worst_topr, worst_tis)]
 
 
 FIGURE = Figure(
@@ -56,7 +56,7 @@ FIGURE = Figure(
     claim="Does TOPR, or TIS, need a well-chosen learning rate and effective proportion?",
     experiments=("map",),
     draw=grid(panels),
-    judge=decide(topr_over_tis),
+    judge=judge_by(topr_over_tis),
     levels=(algorithms, rates, effective),
     full_words=(BOTH_BASES,),
     only_full=True,

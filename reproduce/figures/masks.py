@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, everything, stalenesses
 from reproduce.panels import Panel, against, bars, grid, legend_below
@@ -73,7 +73,7 @@ FIGURE = Figure(
         "mu=sampler algo.denominator=old algo.correction=.inf algo.mask=[{statistic:old_ratio,low:0.5,high:5}]",
     ),
     draw=grid(panels, rows=everything, columns=3, width=4.4),
-    judge=decide(
+    judge=judge_by(
         for_each(masks, fresh_is_better),
         for_each(stalenesses, against_none),
         others_end_above(lambda way: f"top-k 2: {way} ends above the sampler's μ unknown", top_k_ways, "unknown"),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_choice, crossed, name_of
 from reproduce.panels import Panel, bars, grid
@@ -57,7 +57,7 @@ FIGURE = Figure(
         "mismatch mu=sampler sampler.mismatch.weights=float8_e4m3,int4 algo.denominator=old algo.correction=.inf",
     ),
     draw=grid(panels),
-    judge=decide(for_each(algorithms, claims_about)),
+    judge=judge_by(for_each(algorithms, claims_about)),
     levels=(algorithms, corrected),
     full_words=(),
     only_full=True,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, within
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, within
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import algorithms, by_choice, name_of
 from reproduce.panels import Panel, bars, grid
@@ -49,7 +49,7 @@ FIGURE = Figure(
     claim="Samplers report log-probabilities after top-k: what if these are taken for log μ?",
     experiments=("mu",),
     draw=grid(panels, width=3.2),
-    judge=decide(for_each(algorithms, claims_about)),
+    judge=judge_by(for_each(algorithms, claims_about)),
     levels=(algorithms, whose_log_mu),
     full_words=(ALL_SEEDS, BOTH_BASES),
     only_full=True,

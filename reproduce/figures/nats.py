@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, by_setting, everything, rates
 from reproduce.numbers import effective_size, nats
@@ -62,7 +62,7 @@ FIGURE = Figure(
         "nats algo=ppo algo.eps_low=0.8 algo.eps_high=4 learning_rates.loss=ppo_eps_low_0_8",
     ),
     draw=grid(panels, rows=everything, width=4.4),
-    judge=decide(for_each(wordings, against_topr), for_each(losses, few_against_many)),
+    judge=judge_by(for_each(wordings, against_topr), for_each(losses, few_against_many)),
     levels=(losses, wordings, rates),
     full_words=(),
     only_full=True,

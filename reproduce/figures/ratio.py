@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by
 from reproduce.figure import BOTH_BASES, Figure
 from reproduce.groups import RATE, algorithms, name_of, rates, ratios
 from reproduce.panels import Panel, against, grid
@@ -43,7 +43,7 @@ FIGURE = Figure(
     claim="Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
     experiments=("ratio",),
     draw=grid(panels, width=3.2),
-    judge=decide(for_each(algorithms, sequence_is_best)),
+    judge=judge_by(for_each(algorithms, sequence_is_best)),
     levels=(algorithms, ratios, rates),
     full_words=(BOTH_BASES,),
     only_full=True,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Extra, decide, ends_above_others
+from reproduce.claims import Extra, ends_above_others, judge_by
 from reproduce.figure import Figure
 from reproduce.groups import algorithms
 from reproduce.panels import Panel, bars, curves, grid
@@ -23,6 +23,6 @@ FIGURE = Figure(
     claim="No claim of the paper's: OPMD, AsymRE, REC and GRPO on the completions that TOPR is trained on.",
     experiments=("related",),
     draw=grid(panels),
-    judge=decide(ends_above_others(lambda relative: f"TOPR ends above {relative}", algorithms, "topr")),
+    judge=judge_by(ends_above_others(lambda relative: f"TOPR ends above {relative}", algorithms, "topr")),
     only_full=True,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
+from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, by_setting, everything, name_of, stalenesses
 from reproduce.numbers import effective_size
@@ -140,7 +140,7 @@ FIGURE = Figure(
         "learning_rates.loss=vespo_c1_pos_0_5 data.n=8 optim.whole_groups=true schedule.updates=64",
     ),
     draw=grid(panels, rows=everything, columns=3, width=4.4),
-    judge=decide(
+    judge=judge_by(
         for_each(losses_after_8, cost_of(8)),
         for_each(losses_with_fresh_runs, cost_of(64)),
         for_each(stale_updates, against_topr),

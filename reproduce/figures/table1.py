@@ -13,10 +13,10 @@ from reproduce.claims import (
     Extra,
     above,
     below,
-    by_seeds,
-    decide,
+    claim_by_seeds,
     ends_above,
     ends_below,
+    judge_by,
     number_above,
 )
 from reproduce.figure import Figure, numbers_of_seeds
@@ -34,7 +34,7 @@ from reproduce.panels import (
     style_of,
 )
 from reproduce.selection import Record, Runs, pick
-from reproduce.variance import LIMITS, compute_variances, log_noise_over_topr, traces_of, variance_table
+from reproduce.variance import LIMITS, SeedMoments, compute_variances, log_noise_over_topr, traces_of, variance_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     names = [name for name in groups if name in LIMITS]
     draw_weights = partial(metric, groups=groups, name="weight_neg")
     draw_norms = partial(metric, groups=groups, name="grad_norm")
-    draw_variances = partial(gradient_variances, names=names, seeds=numbers_of_seeds(runs, extra))
+    draw_variances = partial(gradient_variances, names=names, moments_of_seeds=numbers_of_seeds(runs, extra))
     return [
         Panel(draw_weights, model, legend=legend_below(3)),
         Panel(draw_norms, log_y=True),
@@ -53,11 +53,11 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     ]
 
 
-def gradient_variances(ax: Axes, names: list[str], seeds: list[Extra]) -> None:
+def gradient_variances(ax: Axes, names: list[str], moments_of_seeds: list[SeedMoments]) -> None:
     """The variance of an example's gradient by choice of limits at the weights where TOPR ended; every seed a dot."""
     all_traces: list[float] = []
     for i, name in enumerate(names):
-        traces = traces_of(seeds, name)
+        traces = traces_of(moments_of_seeds, name)
         if not traces:
             continue
         all_traces += traces
@@ -80,28 +80,28 @@ def no_weight_on_negatives(runs: Runs, extra: Extra) -> Claim:
 
 def variances_compared(runs: Runs, extra: Extra) -> list[Claim]:
     """How much a gradient varies, by the interval over seeds of the log of the ratio to TOPR's."""
-    seeds = numbers_of_seeds(runs, extra)
+    moments_of_seeds = numbers_of_seeds(runs, extra)
     claims = []
     for name in ("sft", "tis", "naive", "is"):
-        claims.append(variance_compared(name, seeds))
-        claims.append(less_noise_to_signal(name, seeds))
+        claims.append(variance_compared(name, moments_of_seeds))
+        claims.append(less_noise_to_signal(name, moments_of_seeds))
     return claims
 
 
-def variance_compared(name: str, seeds: list[Extra]) -> Claim:
+def variance_compared(name: str, moments_of_seeds: list[SeedMoments]) -> Claim:
     relation, rule, limit = "at most twice as much as", below, float(np.log(2))
     if name == "is":
         relation, rule, limit = "more than", above, 0.0
     text = f"{name_of(name)}: at the same weights a gradient varies {relation} with TOPR's limits"
     text += " (trace of the covariance, times TOPR's)"
-    ratios = np.divide(traces_of(seeds, name), traces_of(seeds, "topr"))
+    ratios = np.divide(traces_of(moments_of_seeds, name), traces_of(moments_of_seeds, "topr"))
     evidence = " ".join(f"{ratio:.3g}" for ratio in ratios)
-    return by_seeds(text, np.log(ratios).tolist(), evidence, rule, limit)
+    return claim_by_seeds(text, np.log(ratios).tolist(), evidence, rule, limit)
 
 
-def less_noise_to_signal(name: str, seeds: list[Extra]) -> Claim:
+def less_noise_to_signal(name: str, moments_of_seeds: list[SeedMoments]) -> Claim:
     text = f"{name_of(name)}: and less in units of the squared mean gradient (trace over ‖E g‖², times TOPR's)"
-    log_ratios = log_noise_over_topr(seeds, name)
+    log_ratios = log_noise_over_topr(moments_of_seeds, name)
     texts = []
     for log_ratio in log_ratios:
         text_of_seed = "–"
@@ -111,7 +111,7 @@ def less_noise_to_signal(name: str, seeds: list[Extra]) -> Claim:
     evidence = " ".join(texts)
     if not np.isfinite(log_ratios).all():
         return Claim(text, None, f"{evidence}: no signal", 1.0)
-    return by_seeds(text, log_ratios, evidence, below)
+    return claim_by_seeds(text, log_ratios, evidence, below)
 
 
 def early_score(record: Record, extra: Extra) -> float:
@@ -151,7 +151,7 @@ FIGURE = Figure(
     "fast from positives.",
     experiments=("table1",),
     draw=grid(panels),
-    judge=decide(
+    judge=judge_by(
         no_weight_on_negatives,
         ends_above("TOPR: bounded, uses negatives; ends above the base", "topr"),
         ends_below("naive REINFORCE: unbounded below; ends below the base", "naive"),

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import Claim, Extra, above, below, decide
+from reproduce.claims import Claim, Extra, above, below, judge_by
 from reproduce.figure import ALL_SEEDS, Figure
 from reproduce.panels import PERCENT, Panel, grid, name_ticks
 from reproduce.selection import Runs, over_seeds
 from reproduce.verification import (
-    Noted,
+    VerifierScores,
     balanced_accuracy,
     compute_tallies,
-    noted_of_runs,
     problem_values,
+    scores_of_runs,
     selection_of,
     tallies_by_row,
 )
@@ -64,27 +64,28 @@ def table_column(ax: Axes, tallies: Mapping[str, Tally], *, name: str) -> None:
 def judge(runs: Runs, extra: Extra) -> list[Claim]:
     if not runs:
         return []
-    noted = noted_of_runs(runs, extra)
+    run_scores = scores_of_runs(runs, extra)
 
     def gain_in(name: str, reference: str | None = None, factor: float = 1.0) -> np.ndarray:
         """[seeds, problems] a score after training minus `factor` times it, or the reference, before."""
-        return problem_values(noted, "after", name) - factor * problem_values(noted, "before", reference or name)
+        base_scores = problem_values(run_scores, "before", reference or name)
+        return problem_values(run_scores, "after", name) - factor * base_scores
 
     halved = "and leaves less than half of its invalid verdicts (after − half of before)"
     return [
         above("training makes the verifier more accurate", crossed_interval(gain_in("right"))),
-        more_balanced(noted),
-        more_balanced_where_readable(noted),
+        more_balanced(run_scores),
+        more_balanced_where_readable(run_scores),
         below(halved, crossed_interval(gain_in("unparsable", factor=0.5))),
         above("weighted self-consistency gains by the training", crossed_interval(gain_in("weighted_sc"))),
         above("and beats the vote without a verifier", crossed_interval(gain_in("weighted_sc", "maj"))),
     ]
 
 
-def more_balanced(noted: list[Noted]) -> Claim:
+def more_balanced(run_scores: list[VerifierScores]) -> Claim:
     """It also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
-    base_levels = [balanced_accuracy(run["before"]) for run in noted]
-    final_levels = [balanced_accuracy(run["after"]) for run in noted]
+    base_levels = [balanced_accuracy(run["before"]) for run in run_scores]
+    final_levels = [balanced_accuracy(run["after"]) for run in run_scores]
     text = "and in balanced accuracy (the mean over correct and over incorrect solutions)"
     return levels_rise(text, base_levels, final_levels)
 
@@ -92,22 +93,26 @@ def more_balanced(noted: list[Noted]) -> Claim:
 def levels_rise(text: str, base_levels: list[float], final_levels: list[float]) -> Claim:
     """That a level of each seed, a share, rises."""
     gains = np.subtract(final_levels, base_levels).tolist()
-    claim = above(text, over_seeds(gains))
+    interval = over_seeds(gains)
+    claim = above(text, interval)
     base_texts = [f"{PERCENT * level:.1f}" for level in base_levels]
     final_texts = [f"{PERCENT * level:.1f}" for level in final_levels]
-    return replace(claim, evidence=f"{claim.evidence}; {' '.join(base_texts)} to {' '.join(final_texts)}")
+    evidence = f"{' '.join(base_texts)} to {' '.join(final_texts)}"
+    if interval is not None:  # of a single seed there is none
+        evidence = f"{claim.evidence}; {evidence}"
+    return replace(claim, evidence=evidence)
 
 
-def more_balanced_where_readable(noted: list[Noted]) -> Claim:
+def more_balanced_where_readable(run_scores: list[VerifierScores]) -> Claim:
     """Not by writing readable verdicts alone."""
     text = "and over readable verdicts (the balanced accuracy over their share)"
-    return levels_rise(text, readable_levels(noted, "before"), readable_levels(noted, "after"))
+    return levels_rise(text, readable_levels(run_scores, "before"), readable_levels(run_scores, "after"))
 
 
-def readable_levels(noted: list[Noted], stage: str) -> list[float]:
+def readable_levels(run_scores: list[VerifierScores], stage: str) -> list[float]:
     """The balanced accuracy of each seed over the share of verdicts that can be read, taken as equal for all."""
     levels = []
-    for run in noted:
+    for run in run_scores:
         tally = run[stage]
         unreadable_share = sum(tally["unparsable"]) / sum(tally["verified"])
         levels.append(balanced_accuracy(tally) / (1 - unreadable_share))
@@ -121,7 +126,7 @@ FIGURE = Figure(
     "unreadable, and weighs the votes of solutions so that more answers are right.",
     experiments=("table2",),
     draw=grid(panels, width=3.0),
-    judge=decide(judge),
+    judge=judge_by(judge),
     full_words=(ALL_SEEDS,),
     names_models=True,
     compute_extra=compute_tallies,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reproduce import records
-from reproduce.claims import Claim, Decision, Extra, below, decide, ends_above
+from reproduce.claims import Claim, Decision, Extra, below, ends_above, judge_by
 from reproduce.figure import Figure
 from reproduce.files import plural, write_file
 from reproduce.groups import EFFECTIVE, algorithms, by_choice, group_by
@@ -47,7 +47,7 @@ FIGURE = Figure(
     "of positives of 0.1 to 0.2 prevents it.",
     experiments=("real",),
     draw=grid(panels, width=5.5),
-    judge=decide(
+    judge=judge_by(
         ends_above("c = 0: more of TOPR's answers are invalid than before", OWN_SHARE, metric="invalid"),
         *decisions_at(0.1),
         *decisions_at(0.2),

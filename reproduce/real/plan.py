@@ -69,9 +69,9 @@ def plan_steps(seeds: Sequence[int] = SEEDS) -> list[Step]:
         cells = cells_of_loss(loss, seeds)
         for start in range(0, len(cells), RUNS_PER_STEP):
             cells_of_step = cells[start : start + RUNS_PER_STEP]
-            numbers = dict.fromkeys(str(cell.seed) for cell in cells_of_step)
+            step_seeds = dict.fromkeys(str(cell.seed) for cell in cells_of_step)
             new_cells = [cell for cell in cells_of_step if cell not in SAMPLING.cells]
-            steps.append(Step(f"{loss}, seed {' '.join(numbers)}", tuple(new_cells)))
+            steps.append(Step(f"{loss}, seed {' '.join(step_seeds)}", tuple(new_cells)))
     return steps
 
 

@@ -128,17 +128,17 @@ def early_turn(turns: int, rng: random.Random) -> int:
 
 
 @lru_cache
-def pool(size: int, seed: int, worded: bool) -> list[LedgerTask]:
+def pool(size: int, seed: int, has_wordings: bool) -> list[LedgerTask]:
     """Draw the stories of a recipe."""
-    return draw_tasks(lambda rng: draw(rng, worded), "pretrain", count=size, seed=seed)
+    return draw_tasks(lambda rng: draw(rng, has_wordings), "pretrain", count=size, seed=seed)
 
 
-def draw(rng: random.Random, worded: bool) -> LedgerTask:
+def draw(rng: random.Random, has_wordings: bool) -> LedgerTask:
     if rng.random() < 0.5:
         turns = rng.choice(LENGTHS)
     else:
         turns = rng.randint(LENGTHS[0], MAX_TURNS)
     choices = None
-    if worded:
+    if has_wordings:
         choices = 2 ** rng.randrange(8)
     return ledger.draw(rng, turns, choices)
