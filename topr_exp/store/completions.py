@@ -229,10 +229,12 @@ def verdicts_on(table: Table) -> Table | None:
     sharding = table.snapshot().sharding
     verdicts_by_time = {}
     for key_file in key_files:
-        verdicts = open_if_intact(store, key_file.parent)
-        if verdicts is None or verdicts.source_name != table.name or verdicts.shards != table.shards:
+        stored_verdicts = open_if_intact(store, key_file.parent)
+        if stored_verdicts is None:
             continue
-        verdicts = verdicts.with_sharding(sharding)  # on these rows, and made of this version of them
+        if stored_verdicts.source_name != table.name or stored_verdicts.shards != table.shards:
+            continue
+        verdicts = stored_verdicts.with_sharding(sharding)  # on these rows, and made of this version of them
         if not verdicts.missing():
             verdicts_by_time[key_file.stat().st_mtime] = verdicts
     if not verdicts_by_time:

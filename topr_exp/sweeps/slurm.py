@@ -131,7 +131,7 @@ class SlurmScheduler:
                 array_name, _, _ = run.job.rpartition("_")
                 arrays_by_option[clusters_option(run)].add(array_name)
         own_job_id = os.environ.get(distributed.JOB_ID)
-        jobs = {}
+        state_by_job: dict[str, JobState] = {}
         for option, names in arrays_by_option.items():
             selection = ("-n", ",".join(sorted(names)))
             if own_job_id is not None:  # a task asks about its own job, when a whole array may be preempted
@@ -139,13 +139,8 @@ class SlurmScheduler:
             answer = run_slurm("squeue", *option, "-h", "-r", *selection, "-o", "%j_%K|%i|%T|%r")
             if answer.problem:
                 return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
-            for row in answer.rows:
-                if len(row) != JOB_COLUMNS:  # a heading: CLUSTER: NAME
-                    continue
-                name_and_index, job_id, state, reason = row
-                job = name_and_index.replace("_N/A", "_0")  # a job alone is no array, and has no index
-                jobs[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
-        return JobStates(jobs)
+            state_by_job |= parse_jobs(answer.rows)
+        return JobStates(state_by_job)
 
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
         jobs_by_option: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -169,6 +164,18 @@ class SlurmScheduler:
 
     def requeue(self) -> str:
         return run_slurm("scontrol", "requeue", os.environ["SLURM_JOB_ID"]).problem
+
+
+def parse_jobs(rows: Sequence[Sequence[str]]) -> dict[str, JobState]:
+    """Return the jobs in squeue's answer to `SlurmScheduler.states`, by `Run.job`."""
+    state_by_job = {}
+    for row in rows:
+        if len(row) != JOB_COLUMNS:  # a heading: CLUSTER: NAME
+            continue
+        name_and_index, job_id, state, reason = row
+        job = name_and_index.replace("_N/A", "_0")  # a job alone is no array, and has no index
+        state_by_job[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
+    return state_by_job
 
 
 def clusters_option(run: Run) -> tuple[str, ...]:
