@@ -72,7 +72,7 @@ class Child:
             time.sleep(POLL_SECONDS)  # until the server is seen to be over
 
     def has_ended(self) -> bool:
-        """True once the process is over. Takes its message before: it waits until one longer than a pipe is read."""
+        """True once the process is over; reads its message, without which one that fills the pipe would never end."""
         self._receive()
         return self.process.exitcode is not None
 
