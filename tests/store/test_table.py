@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import socket
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -44,6 +45,17 @@ def test_fill_makes_all_shards_and_reads_back(tmp_path):
     assert table.read(["text"]).column_names == ["text"]
     assert table.row_count() == 40 * SHARDS
     assert open_table(tmp_path).fill(shard) == 0
+
+
+def test_a_table_of_very_many_shards_maps_none_of_them(tmp_path, monkeypatch):
+    table = open_table(tmp_path)
+    table.fill(shard)
+    monkeypatch.setattr("topr_exp.store.table.MOST_MAPPED", SHARDS - 1)
+
+    rows = table.read()
+
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert rows.equals(pa.concat_tables([shard(index) for index in range(SHARDS)]))
 
 
 def batch_sizes_of(path):

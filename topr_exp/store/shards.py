@@ -90,11 +90,12 @@ def copied_rows(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([no_rows, rows]).combine_chunks()  # which copies where there are two chunks
 
 
-def read_shard(path: Path) -> pa.Table:
-    """Map a shard, without a check: its columns are views of the file."""
+def read_shard(path: Path, *, is_mapped: bool = True) -> pa.Table:
+    """Read a shard, without a check: its columns are views of the file, or in memory where it is not mapped."""
     import pyarrow as pa
 
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    file = pa.memory_map(str(path)) if is_mapped else pa.OSFile(str(path))
+    return pa.ipc.open_file(file).read_all()
 
 
 def examine(path: Path) -> Contents | str:

@@ -49,6 +49,7 @@ ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does n
 # In the name of an imported table's rows, where they are a selection (imported.encoding).
 SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
+MOST_MAPPED = 4096  # shards of a table; with more they are read: Linux maps 65,530 files, and a run has ten tables
 
 
 class Store:
@@ -180,7 +181,7 @@ class Table:
         return None
 
     def shard(self, index: int) -> pa.Table:
-        """Map one shard: its columns are views of the file. TOPRError if it is missing or damaged."""
+        """Read one shard as a view of its file, as a rule (MOST_MAPPED). TOPRError if it is missing or damaged."""
         path = self.shard_path(index)
         file = self._verified_shard(index)
         if file == MISSING:
@@ -189,7 +190,7 @@ class Table:
             raise TOPRError(f"{path} is damaged ({file}); the next run makes it again")
         self.store.files_read[path] = file
         with disk_errors(f"read {path}"):
-            return read_shard(path)
+            return read_shard(path, is_mapped=self.shards <= MOST_MAPPED)
 
     def _verified_shard(self, index: int, *, always: bool = False) -> ShardFile | str:
         """Return the file of an intact shard, or the shard's fault; always: as in `fault`."""
@@ -204,14 +205,14 @@ class Table:
         return self.sharding.mismatch(index, file.contents) or file
 
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
-        """Map all rows in the order of the shards, without a copy; TOPRError as `shard`."""
+        """Read all rows in the order of the shards; TOPRError as `shard`."""
         table = self.snapshot().columns
         if columns is None:
             return table
         return table.select(list(columns))
 
     def snapshot(self) -> Snapshot:
-        """Map all rows as `read` does, with the files that they are in."""
+        """Read all rows as `read` does, with the files that they are in."""
         import pyarrow as pa
 
         if self.sharding is None:
