@@ -128,18 +128,18 @@ def test_a_run_without_a_model_is_one_line(tmp_path):
 
 
 NAMES_ON_THE_HUB = """
-owner/Name-7B | model=llama3_8b, since no YAML of conf/model names it
-deepseek-ai/DeepSeek-R1-Distill-Llama-8B | model=deepseek_r1_8b, which is for it
+owner/Name-7B | Name-7B | model=llama3_8b, since no YAML of conf/model names it
+iteration-1/model | iteration-1 | model=llama3_8b, since no YAML of conf/model names it
+deepseek-ai/DeepSeek-R1-Distill-Llama-8B | DeepSeek-R1-Distill-Llama-8B | model=deepseek_r1_8b, which is for it
 """
 both_keys = pytest.mark.parametrize("key", ["model", "model.path"])
 
 
 @both_keys
-@each_row("word settings_of", NAMES_ON_THE_HUB)
-def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, settings_of, capsys):
+@each_row("word name settings_of", NAMES_ON_THE_HUB)
+def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, name, settings_of, capsys):
     (job,) = plan_of(f"{key}={word}", "sampler=hf").jobs
 
-    name = word.partition("/")[2]
     assert job.config.model.path == word
     assert job.config.model.name == name
     assert capsys.readouterr().out == f"model {word}: settings of {settings_of}\n"

@@ -36,7 +36,7 @@ from topr_exp.config.load import (
     is_text,
     unknown_key,
 )
-from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
+from topr_exp.config.model_choice import ModelChoice, choose_settings, expand_home, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, find_yaml, plugin_modules, values_of_yaml
 from topr_exp.schema import first_line, flatten, literal, show
 from topr_exp.types import ConfigError
@@ -492,7 +492,7 @@ def is_no_experiment(override: Override) -> bool:
 def quote_folder(text: str) -> str:
     """The text of an override with quotes around the folder of a model where its name needs them."""
     key, _, value = text.partition("=")
-    if key not in MODEL_KEYS or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
+    if key not in MODEL_KEYS or PLAIN_PATH.fullmatch(value) or not expand_home(value).is_dir():
         return text
     return f"{key}={quoted(value)}"
 

@@ -4,6 +4,7 @@ Settings of a shipped model, which is a toy, are for models that are no larger. 
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
         choice, reason = GENERAL, "since no YAML of conf/model names it"
     else:
         choice, reason = settings_of_folder(folder, shape_of(folder), presets)
-        if folder != Path(word).expanduser() and not is_shipped(word):
+        if folder != expand_home(word) and not is_shipped(word):
             path = str(folder)  # `word` is a run, and its weights are in its model/
     return ModelChoice(choice, reason, path, name, folder)
 
@@ -99,8 +100,7 @@ def refuse_toy_settings(choice: str, word: str, choices: Sequence[str]) -> None:
     if is_shipped(word):
         return
     presets = read_presets(choices)
-    toys = [preset for preset in presets if preset.toy and preset.name == choice]
-    if not toys:
+    if not any(preset.toy and preset.name == choice for preset in presets):
         return
     folder = find_weights("model.path", word)
     if folder is None or not is_toy(shape_of(folder), presets):
@@ -128,11 +128,16 @@ def is_hub_name(word: str) -> bool:
     return word.count("/") == 1 and not word.startswith((".", "/", "~"))
 
 
+def expand_home(word: str) -> Path:
+    """The path with a home folder in place of `~`, which stays where there is none (pathlib raises RuntimeError)."""
+    return Path(os.path.expanduser(word))
+
+
 def find_named_folder(key: str, word: str) -> Path | None:
     """The folder that `key`=`word` names, a shipped model's or another; None for a name on the hub."""
     if is_shipped(word):
         return SHIPPED / word
-    folder = Path(word).expanduser()
+    folder = expand_home(word)
     if folder.is_dir():
         return folder
     if is_hub_name(word):
@@ -165,7 +170,7 @@ def name_of(word: str, folder: Path | None) -> str:
     parts = list(path.parts)
     if parts[-1].startswith("update-") and parts[-2:-1] and parts[-2].startswith("iteration-"):
         return "_".join(parts[:-4:-1])  # update-50_iteration-1_RUN
-    while parts[-1] == "model" or parts[-1].startswith("iteration-"):
+    while len(parts) > 1 and (parts[-1] == "model" or parts[-1].startswith("iteration-")):
         parts.pop()
     return parts[-1]
 
@@ -183,39 +188,40 @@ def read_presets(choices: Sequence[str]) -> list[Preset]:
     presets = []
     for choice in sorted(choices, key=lambda name: (name != GENERAL, name)):
         file = find_yaml("model", choice)
-        if file is not None:
-            presets += preset_of(choice, file)
+        preset = preset_of(choice, file) if file is not None else None
+        if preset is not None:
+            presets.append(preset)
     return presets
 
 
-def preset_of(choice: str, file: Path) -> list[Preset]:
-    """The preset that a YAML is; none where it names no model, or holds none (Hydra says so if it is chosen)."""
+def preset_of(choice: str, file: Path) -> Preset | None:
+    """The preset that a YAML is; None for one that names no model, or is damaged (Hydra says so if it is chosen)."""
     try:
         settings = OmegaConf.load(file)
         path = OmegaConf.select(settings, "model.path")
         shape: Any = OmegaConf.select(settings, "preset.shape")
     except (OmegaConfBaseException, YAMLError, AttributeError):
-        return []
+        return None
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     if not isinstance(path, str):
-        return []
+        return None
     if is_shipped(path):
-        return [Preset(choice, path, shape_of(SHIPPED / path), toy=True)]
+        return Preset(choice, path, shape_of(SHIPPED / path), toy=True)
     if shape is not None:
         if len(shape) != len(Shape._fields):
             raise ConfigError(f"{file}: preset.shape={list(shape)}: expected three numbers, as in [4096, 32, 128256]")
         shape = Shape(*shape)
-    return [Preset(choice, path, shape, toy=False)]
+    return Preset(choice, path, shape, toy=False)
 
 
 def shape_of(folder: Path) -> Shape | None:
     """The shape of the language model in a folder; None where its config.json does not tell."""
     stored = read_small_json(folder)
     text = stored.get("text_config")
-    parts = [stored, text] if isinstance(text, dict) else [stored]
-    for part in parts:
-        numbers: list[Any] = [part.get(name) for name in Shape._fields]
+    levels = [stored, text] if isinstance(text, dict) else [stored]  # models of texts and images nest the one of texts
+    for level in levels:
+        numbers: list[Any] = [level.get(name) for name in Shape._fields]
         if all(isinstance(number, int) for number in numbers):
             return Shape(*numbers)
     return None

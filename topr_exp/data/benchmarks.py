@@ -4,6 +4,7 @@ GSM8K: question, and an answer that ends in "#### N". MATH: problem, solution or
 """
 
 import logging
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -114,7 +115,7 @@ class Benchmarks(DataConfig):
 
     def paths(self, split: str) -> list[Path]:
         """The split's files in the folder; none where it has none."""
-        folder = Path(self.source).expanduser()
+        folder = Path(os.path.expanduser(self.source))
         for pattern in ORIGINS[self.name, split].files:
             if paths := sorted(folder.glob(pattern)):
                 return paths
@@ -126,7 +127,7 @@ class Benchmarks(DataConfig):
             return "embedded generator"
         if self.source == "hub":
             return f"{origin.path}@{origin.revision[:8]}"
-        if not Path(self.source).expanduser().is_dir():
+        if not os.path.isdir(os.path.expanduser(self.source)):
             raise TOPRError(f"data.source={self.source}: no such folder; allowed: embedded, hub or a folder")
         if paths := self.paths(split):
             return ", ".join(map(str, paths))

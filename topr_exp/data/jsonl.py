@@ -1,6 +1,7 @@
 """The user's problems: a file of JSON lines, or a folder with train.jsonl and test.jsonl."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class JsonLines(DataConfig):
 
     def paths(self) -> list[Path]:
         """The file, or the folder's two; they may not exist."""
-        root = Path(str(self.path)).expanduser()
+        root = Path(os.path.expanduser(str(self.path)))
         if root.is_dir():
             return [root / "train.jsonl", root / "test.jsonl"]
         return [root]
