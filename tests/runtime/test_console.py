@@ -232,7 +232,11 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback():
         exit_status(raising(ZeroDivisionError()))
 
 
-IMPORTS = "import sys; from topr_exp.runtime.exit_status import exit_status; "
+BEGINNING = """
+import os, sys
+from topr_exp.runtime.exit_status import exit_status
+print_unblocked = lambda: os.set_blocking(1, False) or print("x" * 9**6)
+"""
 
 
 # A shell's command | the work | its status | what is on standard error
@@ -241,6 +245,7 @@ STREAMS = r"""
 "RUN >/dev/full" | "print(1) or 0" | 1 | "error: cannot write: no space left on device\n"
 "RUN >/dev/full" | "print(1) or 3, resumes=True" | 3 | ""
 "RUN |head -1; exit ${PIPESTATUS[0]}" | "[*map(print, range(9**6))] and 0" | 1 | ""
+"RUN |(read; sleep .5; cat); exit ${PIPESTATUS[0]}" | "print(flush=1) or print_unblocked(), resumes=True" | 0 | ""
 "PYTHONIOENCODING=latin-1 RUN" | "print('μ ◀') or 0" | 0 | ""
 "RUN" | r"print('\x1b[2J', '\r\x1b[K 3/4', file=sys.stderr) or 0" | 0 | "\\x1b[2J \n\x1b[K 3/4\n"
 """
@@ -248,7 +253,7 @@ STREAMS = r"""
 
 @each_row("command work status err", STREAMS, literals=True)
 def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(command, work, status, err):
-    python = f"{IMPORTS}raise SystemExit(exit_status(lambda: {work}))"
+    python = f"{BEGINNING}raise SystemExit(exit_status(lambda: {work}))"
     words = ["bash", "-c", command.replace("RUN", '"$0" -c "$1"'), sys.executable, python]
 
     outcome = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

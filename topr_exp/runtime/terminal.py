@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import select
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
@@ -123,17 +124,25 @@ class LastingStream(io.FileIO):
     log: ClassVar[io.FileIO | None] = None
 
     def write(self, data: Any) -> int:
+        byte_count = self._write_or_discard(data)
         if self.log is not None:
             with contextlib.suppress(OSError):
-                self.log.write(data)
+                self.log.write(memoryview(data)[:byte_count])  # the others are written again
+        return byte_count
+
+    def _write_or_discard(self, data: Any) -> int:
         try:
-            return super().write(data)
+            byte_count = super().write(data)
+            while byte_count is None:  # another program that uses the terminal has made it non-blocking
+                select.select([], [self], [])
+                byte_count = super().write(data)
         except OSError as error:
             if error.errno in READER_GONE:
                 discard(self.fileno())
             elif error.errno not in DISK_FULL:
                 raise
             return len(data)
+        return byte_count
 
     @classmethod
     def append_to(cls, log: io.FileIO) -> None:
