@@ -109,22 +109,26 @@ def test_a_fingerprint_knows_where_rows_end(rows):
 
 
 @pytest.mark.parametrize(
-    "logprobs, finish, line",
+    "tokens, logprobs, finish, line",
     [
-        ([-0.5], "stop", "one log-probability per token; got 1 for 2 tokens"),
-        ([-0.5, 0.1], "stop", r"finite log-probabilities of at most 0; got 0\.1"),
-        ([-0.5, -np.inf], "stop", "finite log-probabilities of at most 0; got -inf"),
-        ([np.nan, -0.5], "stop", "finite log-probabilities of at most 0; got nan"),
-        ([-0.5, -0.5], "eos", "finish must be one of stop, length, stop_string; got 'eos'"),
+        ([], [], "stop", "one token or more"),
+        ([3, 11], [-0.5, -0.5], "stop", "tokens from 0 to 10; got 11"),
+        ([-1, 3], [-0.5, -0.5], "stop", "tokens from 0 to 10; got -1"),
+        ([3, 1.5], [-0.5, -0.5], "stop", r"tokens from 0 to 10; got 1\.5"),
+        ([3, 1], [-0.5], "stop", "one log-probability per token; got 1 for 2 tokens"),
+        ([3, 1], [-0.5, 0.1], "stop", r"finite log-probabilities of at most 0; got 0\.1"),
+        ([3, 1], [-0.5, -np.inf], "stop", "finite log-probabilities of at most 0; got -inf"),
+        ([3, 1], [np.nan, -0.5], "stop", "finite log-probabilities of at most 0; got nan"),
+        ([3, 1], [-0.5, -0.5], "eos", "finish must be one of stop, length, stop_string; got 'eos'"),
     ],
 )
-def test_a_wrong_completion_of_a_users_sampler_is_refused(logprobs, finish, line):
+def test_a_wrong_completion_of_a_users_sampler_is_refused(tokens, logprobs, finish, line):
     right = Sample([3, 1], [-0.5, 0.0], "stop")
-    wrong = Sample([3, 1], logprobs, finish)
-    check_samples([[right, right]], 1, 2, "mine")
+    wrong = Sample(tokens, logprobs, finish)
+    check_samples([[right, right]], 1, 2, name="mine", vocabulary=11)
 
     with refused(f"^sampler=mine.*{line}"):
-        check_samples([[right, wrong]], 1, 2, "mine")
+        check_samples([[right, wrong]], 1, 2, name="mine", vocabulary=11)
 
 
 @pytest.mark.parametrize("sizes", [[1], [2, 1], []], ids=str)
@@ -132,7 +136,7 @@ def test_a_wrong_number_of_completions_of_a_users_sampler_is_refused(sizes):
     groups = [[Sample([1], [0.0], "stop")] * size for size in sizes]
 
     with refused(r"^sampler=mine must return 2 completions for each of 1 prompts; got \["):
-        check_samples(groups, 1, 2, "mine")
+        check_samples(groups, 1, 2, name="mine", vocabulary=11)
 
 
 class Short(HFSampler):

@@ -177,16 +177,26 @@ def draw_samples(
     """Call `Sampler.sample`; TOPRError where a user's sampler gives what can't be trained on."""
     samples_by_prompt = sampler.sample(policy, prompts, n, seed, stop)
     if is_user_sampler(sampler.config):
-        check_samples(samples_by_prompt, len(prompts), n, sampler.config.name)
+        check_samples(samples_by_prompt, len(prompts), n, name=sampler.config.name, vocabulary=policy.vocabulary)
     return samples_by_prompt
 
 
-def check_samples(samples_by_prompt: SamplesByPrompt, prompt_count: int, n: int, name: str) -> None:
-    """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
+def check_samples(samples_by_prompt: SamplesByPrompt, prompt_count: int, n: int, *, name: str, vocabulary: int) -> None:
+    """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token.
+
+    vocabulary: number of the model's tokens.
+    """
     sizes = [len(samples) for samples in samples_by_prompt]
     if sizes != [n] * prompt_count:
         raise TOPRError(f"sampler={name} must return {n} completions for each of {prompt_count} prompts; got {sizes}")
     for sample in chain.from_iterable(samples_by_prompt):
+        if len(sample.tokens) == 0:
+            raise TOPRError(f"sampler={name} must return one token or more for a completion (the end is one); got none")
+        tokens = np.asarray(sample.tokens, np.float64)
+        is_known = (tokens >= 0) & (tokens < vocabulary) & (tokens == np.floor(tokens))
+        if not is_known.all():
+            unknown = tokens[~is_known][0]
+            raise TOPRError(f"sampler={name} must return tokens from 0 to {vocabulary - 1}; got {unknown:.10g}")
         logprobs = np.asarray(sample.logprobs, np.float64)
         if len(logprobs) != len(sample.tokens):
             raise TOPRError(
