@@ -70,7 +70,7 @@ def print_help_or_settings(args: Namespace) -> int:
     if args.help:
         print(composer.help())
     else:
-        words = composer.words()
+        words = composer.hydra_words()
         show_cfg = Hydra("topr_exp", composer.loader).show_cfg
         composer.call(lambda: show_cfg("config", words, args.cfg, args.package, args.resolve))
     return 0

@@ -122,7 +122,7 @@ def loss(name: str, *, mu: MuSource | None = None, reduction: Reduction | None =
     arguments = parse_arguments([f"algo={name}"])
     arguments.config_dir = str(OwnFolder.path) if OwnFolder.path is not None else None
     composer = Composer(arguments)
-    settings = composer.compose(composer.fixed())
+    settings = composer.compose(composer.fixed_overrides())
     values = OmegaConf.to_container(settings["algo"], resolve=True)
     assert isinstance(values, dict)
     function = build_section("algo", {**values, **hyper})
@@ -336,7 +336,7 @@ def load_policy(config: Config, run: str | Path | None = None, *, reference: boo
     from topr_exp.models.policy import load_policy as load_weights
 
     if reference:
-        policy = load_weights(config.reference, config.cluster.device)
+        policy = load_weights(config.reference_model, config.cluster.device)
     else:
         weights_folder = Path(run) / "model" if run is not None else None
         policy = load_weights(config.model, config.cluster.device, weights_folder)

@@ -88,7 +88,7 @@ def compose_settings(args: Namespace) -> Config:
         args.overrides.append("name=evaluations")
     composer = Composer(args)
     run_settings: dict[str, Any] = {}
-    model = composer.other_model(composer.fixed())
+    model = composer.other_model(composer.fixed_overrides())
     folder = None
     if model is not None and model.folder is not None:
         folder = model.folder.resolve()

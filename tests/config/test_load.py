@@ -144,8 +144,8 @@ optim=paper | optim.lr=5e-07
 data.source=hub | data.source=hub
 model=tiny model.name=mine sampler=hf | sampler.prompts_per_shard=32
 model=llama3_8b model.name=tiny sampler=hf | sampler.prompts_per_shard=2
-model=llama3_8b model.path=some/model model.revision=abc | reference.path=some/model reference.revision=abc
-model=llama3_8b model.revision=abc model.reference=some/other | reference.path=some/other reference.revision=null
+model=llama3_8b model.path=some/model model.revision=abc | reference_model.path=some/model reference_model.revision=abc
+model=llama3_8b model.revision=abc model.reference=a/b | reference_model.path=a/b reference_model.revision=null
 model=llama3_8b data=gsm8k | data.n=16 data.eval_n=64 PAPER
 model=llama3_8b data=math | data.n=32 data.eval_n=16 PAPER
 model=deepseek_r1_8b data=gsm8k | data.n=16 data.eval_n=64 PAPER

@@ -47,5 +47,5 @@ def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path):
     assert clock.dropped
     for number, batch in enumerate(batches):
         assert number - min(values_of(batch, "born")) <= 1
-    rank = config.schedule.policy.rank
+    rank = config.schedule.staleness_policy.rank
     assert rank(waiting_group(64)) < rank(waiting_group(24))

@@ -189,14 +189,14 @@ class Composer:
         """Raise ConfigError for a key that is given twice, alone or in a group: one of its values would be ignored."""
         override_by_key: dict[str, Override] = {}
         for override in self.overrides:
-            for key in given_keys(override):
+            for key in leaf_keys(override):
                 earlier_key = self.find_repeated_key(key, override_by_key)
                 if earlier_key is None:
                     continue
                 hint = ", its values separated by commas" if override.is_sweep_override() else ""
                 pair = f"{override_by_key[earlier_key].input_line} and {override.input_line}"
                 raise ConfigError(f"{pair}: {max(key, earlier_key, key=len)} is given twice; give it once{hint}")
-            override_by_key |= dict.fromkeys(given_keys(override), override)
+            override_by_key |= dict.fromkeys(leaf_keys(override), override)
 
     def find_repeated_key(self, key: str, earlier_keys: Iterable[str]) -> str | None:
         """Find the earlier key that a key repeats: itself, one that it is a part of, or a part of it."""
@@ -214,7 +214,7 @@ class Composer:
         if OwnFolder.path is not None and (OwnFolder.path / "config.yaml").is_file():
             settings = self.call(partial(OmegaConf.load, OwnFolder.path / "config.yaml"))
             entries = self.call(partial(OmegaConf.select, settings, "hydra.searchpath")) or ()
-        for override in self.fixed():
+        for override in self.fixed_overrides():
             if override.key_or_group == "hydra.searchpath":
                 entries = override.value()
         modules = []
@@ -227,7 +227,7 @@ class Composer:
     @cached_property
     def hydra(self) -> DictConfig:
         """Hydra's own settings, which choices of groups may change."""
-        return self.compose_choices(self.with_named_model(self.fixed())).hydra
+        return self.compose_choices(self.hydra_overrides(self.fixed_overrides())).hydra
 
     def help(self) -> str:
         """The text of --help; Hydra's own command copies its whole registry a hundred times to make it."""
@@ -236,7 +236,7 @@ class Composer:
         ]
         return Template(self.hydra.help.template).substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
 
-    def fixed(self) -> list[Override]:
+    def fixed_overrides(self) -> list[Override]:
         """The overrides that are not swept."""
         return [override for override in self.overrides if not override.is_sweep_override()]
 
@@ -253,10 +253,10 @@ class Composer:
     def jobs(self) -> Iterator[tuple[list[str], DictConfig]]:
         """The overrides and the composed settings of each run."""
         for overrides in self.expand():
-            hydra_overrides = self.with_named_model(overrides)
-            settings = self.compose_for_hydra(hydra_overrides)
+            hydra_overrides = self.hydra_overrides(overrides)
+            settings = self.compose_hydra_overrides(hydra_overrides)
             self.run_choices[self.choices_among(hydra_overrides)] = None
-            self.refuse_toy_of_yaml(hydra_overrides, settings)
+            self.refuse_larger_model_of_yaml(hydra_overrides, settings)
             yield words_of(overrides), settings
 
     def expand(self) -> list[list[Override]]:
@@ -265,7 +265,7 @@ class Composer:
             for override in self.overrides:
                 if override.is_sweep_override():
                     raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
-            return [self.fixed()]
+            return [self.fixed_overrides()]
         user_keys = keys_of(self.overrides)
         overrides = []
         for key, value in (self.hydra.sweeper.params or {}).items():
@@ -286,10 +286,10 @@ class Composer:
 
     def compose(self, overrides: Sequence[Override]) -> DictConfig:
         """The settings of a run: Hydra composes the choices of groups, then values take their places."""
-        return self.compose_for_hydra(self.with_named_model(overrides))
+        return self.compose_hydra_overrides(self.hydra_overrides(overrides))
 
-    def compose_for_hydra(self, overrides: Sequence[Override]) -> DictConfig:
-        """The settings of overrides as Hydra takes them."""
+    def compose_hydra_overrides(self, overrides: Sequence[Override]) -> DictConfig:
+        """The settings of a run by its `hydra_overrides`."""
         settings = copy.deepcopy(self.compose_choices(overrides).settings)
         for override in filter(self.is_value, overrides):
             key = override.key_or_group
@@ -299,7 +299,7 @@ class Composer:
             set_value(settings, key, override.value())
         return settings
 
-    def refuse_toy_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
+    def refuse_larger_model_of_yaml(self, overrides: Sequence[Override], settings: DictConfig) -> None:
         """Raise ConfigError where an experiment's YAML names a larger model by its path alone, after model=tiny."""
         if "model.path" in keys_of(overrides):
             return
@@ -323,16 +323,16 @@ class Composer:
         """The choices of groups among overrides, as Hydra takes them."""
         return tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
 
-    def with_named_model(self, overrides: Sequence[Override]) -> list[Override]:
+    def hydra_overrides(self, overrides: Sequence[Override]) -> list[Override]:
         """Overrides as Hydra takes them: a model that is no choice of its group as the choice and values."""
         overrides = [override for override in overrides if not is_no_experiment(override)]
         model = self.other_model(overrides)
         if model is None:
             return overrides
         self.model_choices[model.path] = model
-        words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
+        words = [f"model={model.choice}", f"model.path={quote(model.path)}"]
         if "model.name" not in keys_of(overrides):
-            words.append(f"model.name={quoted(model.name)}")
+            words.append(f"model.name={quote(model.name)}")
         further_overrides = [override for override in overrides if override.key_or_group not in MODEL_KEYS]
         return [*map(self.parse, words), *further_overrides]
 
@@ -365,22 +365,22 @@ class Composer:
             return value
         return self.call(lambda: OmegaConf.create({"value": value})["value"])
 
-    def words(self) -> list[str]:
+    def hydra_words(self) -> list[str]:
         """The command line as Hydra takes it: with ++ before a setting that no YAML lists."""
-        overrides = self.with_named_model(self.overrides)
-        fixed_overrides = self.fixed()
-        listed = self.compose_choices(self.with_named_model(fixed_overrides)).settings
-        settings = self.compose(fixed_overrides)
+        fixed_overrides = self.hydra_overrides(self.fixed_overrides())
+        settings_of_yamls = self.compose_choices(fixed_overrides).settings
+        settings = self.compose_hydra_overrides(fixed_overrides)
         words = []
-        for override in overrides:
+        for override in self.hydra_overrides(self.overrides):
             word = str(override.input_line)
             key = override.key_or_group
-            if self.is_value(override) and not has_key(listed, key) and is_setting(key, settings):
+            if self.is_value(override) and not has_key(settings_of_yamls, key) and is_setting(key, settings):
                 word = f"++{word.lstrip('+')}"
             words.append(word)
         return words
 
     def is_value(self, override: Override) -> bool:
+        """True for an override of a setting; False for a choice of a group, and for Hydra's own settings."""
         key = override.key_or_group
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
 
@@ -390,18 +390,15 @@ class Composer:
         for run_choices in self.run_choices:
             settings, hydra = self.compositions[run_choices]
             choices = hydra.runtime.choices
-            own_files = {}
-            for group in sorted((self.groups & choices.keys()) - {"experiment", "hydra", "model"}):
-                file = find_yaml(group, str(choices[group]))
-                if file is not None and not file.is_relative_to(CONF):
-                    own_files[group] = file
+            own_files = self.find_own_files(choices)
             if not own_files:
                 continue
             composed_values = dict(flatten(OmegaConf.to_container(settings)))
-            model_values = self.values_of_choice("model", str(choices.get("model")))
-            for group, file in own_files.items():
+            model_file = find_yaml("model", str(choices.get("model")))
+            model_values = self.read_values(model_file) if model_file is not None else {}
+            for file in own_files:
                 hidden = []
-                for key, value in self.values_of_choice(group, str(choices[group])).items():
+                for key, value in self.read_values(file).items():
                     is_replaced = key in model_values and composed_values.get(key) == model_values[key] != value
                     if is_replaced and key not in given_keys:
                         hidden.append(f"{key}={show(value)}")
@@ -411,11 +408,17 @@ class Composer:
                         "other values; say so on the command line or in an experiment's YAML"
                     )
 
-    def values_of_choice(self, group: str, choice: str) -> dict[str, Any]:
-        """The values that the YAML of a choice sets itself; {} where there is none."""
-        file = find_yaml(group, choice)
-        if file is None:
-            return {}
+    def find_own_files(self, choices: DictConfig) -> list[Path]:
+        """Find the YAMLs of the user's own, or of a plugin, among those of a run's choices of groups."""
+        files = []
+        for group in sorted((self.groups & choices.keys()) - {"experiment", "hydra", "model"}):
+            file = find_yaml(group, str(choices[group]))
+            if file is not None and not file.is_relative_to(CONF):
+                files.append(file)
+        return files
+
+    def read_values(self, file: Path) -> dict[str, Any]:
+        """Read the values that the YAML of a choice sets itself."""
         return self.call(partial(values_of_yaml, file))
 
     def call(self, step: Callable[[], Any]) -> Any:
@@ -469,7 +472,7 @@ def words_of(overrides: Iterable[Override]) -> list[str]:
     return [str(override.input_line) for override in overrides]
 
 
-def given_keys(override: Override) -> list[str]:
+def leaf_keys(override: Override) -> list[str]:
     """List the keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
     given_value = override.value()
     values = given_value.list if isinstance(given_value, ChoiceSweep) else [given_value]
@@ -494,10 +497,10 @@ def quote_folder(text: str) -> str:
     key, _, value = text.partition("=")
     if key not in MODEL_KEYS or PLAIN_PATH.fullmatch(value) or not expand_home(value).is_dir():
         return text
-    return f"{key}={quoted(value)}"
+    return f"{key}={quote(value)}"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text in quotes, as a value of an override in which nothing is computed."""
     escaped = str(literal(text)).replace("'", r"\'")
     return f"'{escaped}'"

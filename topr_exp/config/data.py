@@ -29,9 +29,9 @@ ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
 }
 
 
-# Graders that read more than the mark that the prompt asks for, and the format of that prompt.
-SAME_PROMPT = {"lenient": "gsm8k"}
-ANSWER_GRADERS = ("gsm8k", *SAME_PROMPT, "math", "final")
+# Graders that read more than the mark that the prompt asks for, each with the answer format of its prompt.
+PROMPT_FORMATS = {"lenient": "gsm8k"}
+ANSWER_GRADERS = ("gsm8k", *PROMPT_FORMATS, "math", "final")
 # Values of data.grader that are the package's own, which may run whoever wrote the settings.
 GRADERS = (*ANSWER_GRADERS, "verdict", {"_target_": "topr_exp.grading.gym.grade"})
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
@@ -96,7 +96,7 @@ class NoAnswer(NamedTuple):
     """In the place of a problem whose gold answer can't be read: it is left out and counted."""
 
     where: str
-    kind: str = "answer"
+    kind: str = "answer"  # in words, for the message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class DataConfig(Section, ABC):
     @property
     def prompt_format(self) -> str | None:
         """The answer format whose template and worked examples are taken; None for a grader of the user's own."""
-        answer_format = SAME_PROMPT.get(self.grader_name, self.grader_name)
+        answer_format = PROMPT_FORMATS.get(self.grader_name, self.grader_name)
         if answer_format in ENDINGS:
             return answer_format
         return None

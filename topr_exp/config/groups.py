@@ -54,14 +54,14 @@ class TaskConfig(Section):
         return ""
 
 
-def is_lag(lag: int | list[float]) -> bool:
+def is_valid_lag(lag: int | list[float]) -> bool:
     """True for a number of updates, or for shares of the lags 0, 1, 2, ..."""
     if isinstance(lag, list):
         return math.isclose(sum(lag), 1) and min(lag) >= 0
     return lag >= 0
 
 
-LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1", is_lag)
+LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1", is_valid_lag)
 
 
 WhenStale = Literal["keep", "drop", "wait", "freshest"]
@@ -102,7 +102,7 @@ class ScheduleConfig(Section):
         yield "max_lag", (self.max_lag is not None) == reads_max_lag, allowed
         yield "when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"
         if self.prompts is not None and self.concurrency is not None:
-            has_room = self.policy.room(self.prompts, self.concurrency) >= self.prompts
+            has_room = self.staleness_policy.room(self.prompts, self.concurrency) >= self.prompts
             yield "when_stale", has_room, f"a policy with room for prompts={self.prompts}"
         yield "in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"
         if self.asynchronous:
@@ -115,7 +115,7 @@ class ScheduleConfig(Section):
         return self.lag is not None or self.concurrency is not None
 
     @property
-    def policy(self) -> StalenessPolicy:
+    def staleness_policy(self) -> StalenessPolicy:
         """What is done with completions that wait, where lengths decide."""
         if isinstance(self.when_stale, StalenessPolicy):
             return self.when_stale

@@ -34,6 +34,7 @@ NAMED_BY_CHOICE = ("cluster.name", "compose.name", "task.name", "tracking.name")
 VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are interpolated from
 INCLUDED = "defaults: [NAME, _self_]"
 GLOBAL_HEADER = "# @package _global_"  # of a YAML that sets keys of several groups
+MISSING_RATE = re.compile(r"'learning_rates\.(?P<place>\S+)\.(?P<loss>\S+)'")  # in OmegaConf's error
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema)}
 
@@ -45,17 +46,17 @@ def load(composed: DictConfig) -> Config:
     exclude each other. Files, folders and machines are not looked at: that is `runs.preflight`.
     """
     hints = hints_of(Config)
-    sections = dict[str, Any]()
-    # Groups last: many take a plain key's value over (sampler.seed is seed's), and the mistake is in that.
-    for key, value in sorted(resolved(composed).items(), key=lambda item: isinstance(item[1], dict)):
+    settings = dict[str, Any]()
+    # Groups last: many take over the value of a plain key (sampler.seed is seed's), which an error has to name.
+    for key, value in sorted(resolve(composed).items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
             raise unknown_key(key)
         if key in SECTIONS:
-            sections[key] = build_section(key, value)
+            settings[key] = build_section(key, value)
         else:
-            convert(key, value, hints[key])  # raises for a wrong type, before a group repeats the value
-            sections[key] = value
-    return build(Config, sections, "")
+            convert(key, value, hints[key])  # raises for a wrong type
+            settings[key] = value
+    return build(Config, settings, "")
 
 
 def load_stored(settings: Mapping[str, Any]) -> Config:
@@ -63,24 +64,29 @@ def load_stored(settings: Mapping[str, Any]) -> Config:
     return load(OmegaConf.create(literal(settings)))
 
 
-def resolved(composed: DictConfig) -> dict[str, Any]:
+def resolve(composed: DictConfig) -> dict[str, Any]:
     """The composed values with `${...}` computed, without Hydra's own and what others are interpolated from."""
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ConfigError):
-            cause = cause.__context__
-        if cause is not None:
-            raise ConfigError(cause) from None  # one of our resolvers, which has named the key itself
-        message = f"{error.full_key}: {first_line(error)}"
-        missing = re.search(r"'learning_rates\.(?P<place>\S+)\.(?P<loss>\S+)'", message)
-        if error.full_key == "optim.lr" and missing:
-            fault = f"no learning rate was chosen for {missing['loss']} on {missing['place']}"
-            message = f"optim.lr: {fault}; set optim.lr"
-        raise ConfigError(message) from None
+        raise ConfigError(describe_interpolation_error(error)) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key not in ("hydra", *VARIABLES)}
+
+
+def describe_interpolation_error(error: OmegaConfBaseException) -> str:
+    """Describe in a line why a value was not computed."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConfigError):
+        cause = cause.__context__
+    if cause is not None:
+        return str(cause)  # of one of our resolvers, which has named the key itself
+    message = f"{error.full_key}: {first_line(error)}"
+    missing_rate = MISSING_RATE.search(message)
+    if error.full_key == "optim.lr" and missing_rate:
+        fault = f"no learning rate was chosen for {missing_rate['loss']} on {missing_rate['place']}"
+        return f"optim.lr: {fault}; set optim.lr"
+    return message
 
 
 def build_section(group: str, values: Any) -> Any:
@@ -90,10 +96,11 @@ def build_section(group: str, values: Any) -> Any:
         target = values.get("_target_")
         if names_class(group, values):
             values = drop_keys(values, "_target_")
-        names = [field.name for field in dataclasses.fields(schema) if field.init]
-        for key in values:
-            if key not in names:
-                raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
+        allowed_keys = [f"{group}.{field.name}" for field in dataclasses.fields(schema) if field.init]
+        for name in values:
+            key = f"{group}.{name}"
+            if key not in allowed_keys:
+                raise unknown_key(key, allowed_keys)
         if group == "schedule" and isinstance(values.get("when_stale"), dict):
             values = values | {"when_stale": build_policy(values["when_stale"])}
     section = build(schema, values, f"{group}.")
@@ -125,21 +132,35 @@ def names_class(group: str, settings: Any) -> bool:
 def schema_of(group: str, values: Any) -> Any:
     """The dataclass of a group's settings; ConfigError where they name none that there is."""
     settings = values if isinstance(values, Mapping) else {}
-    name = str(settings.get("name", values))
     if names_class(group, settings):
-        schema = named_class(group, settings)
-        if group == "sampler" and name in SAMPLERS:
-            package_names = ", ".join(SAMPLERS)
-            raise ConfigError(f"sampler.name={name}: expected another name than {package_names} with sampler._target_")
-        if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
-            return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
-        return schema
-    if group not in VARIED_GROUPS:
-        return hints_of(Config).get(group)
-    if group in settings:
-        raise unknown_key(f"{group}.{group}")
-    if isinstance(values, Mapping) and "name" not in settings:
-        raise ConfigError(f"{group}.name is not set; a YAML may take what it leaves out from another, as by {INCLUDED}")
+        return schema_of_class(group, settings)
+    if group in VARIED_GROUPS:
+        return schema_of_choice(group, values)
+    return hints_of(Config)[group]
+
+
+def schema_of_class(group: str, settings: Mapping[str, Any]) -> Any:
+    """The dataclass of a group's settings that name it; of TOPR's the larger one where settings need that."""
+    schema = named_class(group, settings)
+    name = str(settings.get("name"))
+    if group == "sampler" and name in SAMPLERS:
+        package_names = ", ".join(SAMPLERS)
+        raise ConfigError(f"sampler.name={name}: expected another name than {package_names} with sampler._target_")
+    if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
+        return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
+    return schema
+
+
+def schema_of_choice(group: str, values: Any) -> Any:
+    """The dataclass of a group's settings by the choice that is their name; values other than settings are refused."""
+    name = str(values)
+    if isinstance(values, Mapping):
+        if group in values:
+            raise unknown_key(f"{group}.{group}")
+        if "name" not in values:
+            hint = f"a YAML may take what it leaves out from another, as by {INCLUDED}"
+            raise ConfigError(f"{group}.name is not set; {hint}")
+        name = str(values["name"])
     if group == "sampler" and ":" in name:
         raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
     schemas = schemas_by_choice(group)
@@ -231,19 +252,22 @@ def is_setting(key: str, composed: DictConfig) -> bool:
 def is_text(key: str) -> bool:
     """True for a setting that is a text, or a list of them, so that no number is meant."""
     group, _, name = key.partition(".")
-    hints = hints_of(Config)
-    schemas: list[Any] = []
     if not name:
-        key_hints = [hints.get(group)]
+        hints = [hints_of(Config).get(key)]
     else:
-        if group == "data" and name in hints_of(DataConfig):
-            schemas = [DataConfig]  # without the import of a class for each choice
-        elif group in VARIED_GROUPS:
-            schemas = [*schemas_by_choice(group).values()]
-        elif group in SECTIONS - {"algo"}:
-            schemas = [hints[group]]
-        key_hints = [hints_of(schema).get(name) for schema in schemas]
-    return any({str, list[str]} & {*options_of(hint)} for hint in key_hints)
+        hints = [hints_of(schema).get(name) for schema in possible_schemas(group, name)]
+    return any({str, list[str]} & {*options_of(hint)} for hint in hints)
+
+
+def possible_schemas(group: str, name: str) -> list[Any]:
+    """The dataclasses that a group with a setting `name` may have; none for losses: each class has its own."""
+    if group == "data" and name in hints_of(DataConfig):
+        return [DataConfig]  # without the import of a class for each choice
+    if group in VARIED_GROUPS:
+        return [*schemas_by_choice(group).values()]
+    if group in SECTIONS - {"algo"}:
+        return [hints_of(Config)[group]]
+    return []
 
 
 def schemas_by_choice(group: str) -> dict[str, Any]:
@@ -263,20 +287,27 @@ def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
         return ConfigError(
             f"nothing reads {key}; a YAML of {group}/ that sets whole groups begins with {GLOBAL_HEADER}"
         )
-    readers = dict[str, str]()
-    for group in VARIED_GROUPS:
-        for choice, schema in schemas_by_choice(group).items():
-            readers |= dict.fromkeys((f"{group}.{name}" for name in hints_of(schema)), f"{group}={choice}")
-    if key in readers:
-        return ConfigError(f"nothing reads {key} here; {readers[key]} does")
+    choice_by_key = choices_with_keys()
+    if key in choice_by_key:
+        return ConfigError(f"nothing reads {key} here; {choice_by_key[key]} does")
     hints = hints_of(Config)
-    keys = {*siblings, *hints, *readers}
-    for group in SECTIONS - {"algo", *VARIED_GROUPS}:
-        keys |= {f"{group}.{name}" for name in hints_of(hints[group])}
+    keys = {*siblings, *hints, *choice_by_key}
+    for section in SECTIONS - {"algo", *VARIED_GROUPS}:
+        keys |= {f"{section}.{setting}" for setting in hints_of(hints[section])}
     if near := nearest_key(key, sorted(keys)):
         return ConfigError(f"nothing reads {key}; did you mean {near}?")
     hint = f" here; allowed: {', '.join(siblings)}" if siblings else ""
     return ConfigError(f"nothing reads {key}{hint}")
+
+
+def choices_with_keys() -> dict[str, str]:
+    """A choice that has it, as in data=jsonl, for each setting of a group whose choices have different ones."""
+    choice_by_key = {}
+    for group in VARIED_GROUPS:
+        for choice, schema in schemas_by_choice(group).items():
+            for name in hints_of(schema):
+                choice_by_key[f"{group}.{name}"] = f"{group}={choice}"
+    return choice_by_key
 
 
 def nearest_key(key: str, keys: list[str]) -> str | None:

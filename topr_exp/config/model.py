@@ -34,11 +34,11 @@ class LoRA(Section):
     targets: str | list[str]  # all-linear: all layers of the blocks; or names, as q_proj or layers.0.self_attn.q_proj
 
     def check(self) -> Iterator[Rule]:
-        has_targets = bool(self.names) or self.targets == ALL_LINEAR
+        has_targets = bool(self.target_names) or self.targets == ALL_LINEAR
         yield "targets", has_targets, f"{ALL_LINEAR} or names of linear layers"
 
     @property
-    def names(self) -> list[str]:
+    def target_names(self) -> list[str]:
         """The names that `targets` lists; none where they are all."""
         targets = [self.targets] if isinstance(self.targets, str) else self.targets
         return [name for name in targets if name and name != ALL_LINEAR]

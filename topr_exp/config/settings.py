@@ -76,22 +76,24 @@ class Config(Section):
         return self.data.completions is None or self.compose.mix is not None
 
     @property
-    def reference(self) -> ModelConfig:
+    def reference_model(self) -> ModelConfig:
         """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
         if not self.model.reference:
             return self.model
         return replace(self.model, path=self.model.reference, revision=None)
 
     @property
-    def solver(self) -> ModelConfig:
+    def solver_model(self) -> ModelConfig:
         """The model that writes the solutions which a verifier reads."""
         assert self.task.solver is not None
         return self.untrained_model(self.task.solver)
 
     @property
-    def mu_model(self) -> str | None:
-        """The model that scores log μ of imported completions; None: as the word `mu` says."""
-        return None if self.mu in get_args(groups.MuSource) else self.mu
+    def mu_path(self) -> str | None:
+        """The path of the model that scores log μ of imported completions; None: as the word `mu` says."""
+        if self.mu in get_args(groups.MuSource):
+            return None
+        return self.mu
 
     def untrained_model(self, path: str) -> ModelConfig:
         """Another model with the settings of the trained one."""
@@ -183,7 +185,10 @@ def weighting_rules(config: Config) -> Iterator[Rule]:
 
 
 def unit_rules(config: Config) -> Iterator[Rule]:
-    """Pairs and groups stay whole, and the number of tokens divides once, and only single completions."""
+    """Pairs and groups are whole and have answers to compare; the number of tokens divides only a loss that allows it.
+
+    The unit of an algorithm is what it trains on: examples, pairs or groups.
+    """
     algo = config.algo
     n = config.data.n
     unit = groups.unit_of(algo.needs)
@@ -195,8 +200,8 @@ def unit_rules(config: Config) -> Iterator[Rule]:
         yield from fixed_values(config, WITH_TRUNCATED, why_unit)
         n_examples = config.compose.n_examples
         yield "compose.n_examples", n_examples is None or n_examples >= n, f"null or data.n={n} or more {why_unit}"
-    compares_samples = unit == "pairs" and config.needs_sampling  # a log has as many as it has
-    compares = compares_samples or bool({"groups", "group_rewards"} & algo.needs)
+    has_sampled_pairs = unit == "pairs" and config.needs_sampling  # a log has as many as it has
+    compares = has_sampled_pairs or bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
     whole_groups = config.optim.whole_groups
     why_groups = "where optim.whole_groups is true" if whole_groups else why_unit
@@ -233,6 +238,14 @@ def possible_kinds(config: Config) -> set[str]:
     return kinds
 
 
+def needs_mixed_verdicts(config: Config) -> bool:
+    """True for a loss to which a problem's completions say nothing if all are correct, or all are not."""
+    algo = config.algo
+    is_moved_by_reference = bool({"ref_logp", "vocab_kl"} & algo.needs) and config.model.reference is not None
+    needs_unequal = algo.needs_unequal_rewards and config.reward not in NUMERIC_REWARDS and not is_moved_by_reference
+    return groups.unit_of(algo.needs) == "pairs" or needs_unequal
+
+
 def pass_rate_rules(config: Config) -> Iterator[Rule]:
     """Some problem can have the completions that the composition and the loss need."""
     algo = config.algo
@@ -248,16 +261,18 @@ def pass_rate_rules(config: Config) -> Iterator[Rule]:
     yield key, has_correct or compose.name != "positives", f"{around}, above 0 {why}"
     has_both = has_correct and any(share < 1 for share in shares)
     yield key, has_both or compose.name != "proportion", f"{around}, one above 0 and one below 1 {why}"
-    is_moved_by_reference = bool({"ref_logp", "vocab_kl"} & algo.needs) and config.model.reference is not None
-    needs_unequal = algo.needs_unequal_rewards and config.reward not in NUMERIC_REWARDS and not is_moved_by_reference
-    compares = groups.unit_of(algo.needs) == "pairs" or needs_unequal
     is_mixed = any(0 < share < 1 for share in shares)
-    yield key, is_mixed or not compares, f"{around}, above 0 and below 1 for algo={algo.name}, which compares"
+    allowed = f"{around}, above 0 and below 1 for algo={algo.name}, which compares"
+    yield key, is_mixed or not needs_mixed_verdicts(config), allowed
+
+
+def greedy_rules(config: Config) -> Iterator[Rule]:
+    """A loss that compares has different completions of a problem."""
     sampler = config.sampler
     is_greedy = sampler.name in NOTING_SAMPLERS and sampler.top_k == 1 and sampler.mismatch.logits_noise == 0
     draws_one = is_greedy and config.data.completions is None
-    allowed = f"0 or 2 or more for algo={algo.name}, which compares: else a problem's completions are all the same"
-    yield "sampler.top_k", not (draws_one and compares), allowed
+    why = f"for algo={config.algo.name}, which compares: else a problem's completions are all the same"
+    yield "sampler.top_k", not (draws_one and needs_mixed_verdicts(config)), f"0 or 2 or more {why}"
 
 
 def weight_rules(config: Config) -> Iterator[Rule]:
@@ -290,7 +305,7 @@ def import_rules(config: Config) -> Iterator[Rule]:
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
     allowed = "scored, sampler or none, or with data.completions a model that scores them"
-    yield "mu", has_log or config.mu_model is None, allowed
+    yield "mu", has_log or config.mu_path is None, allowed
     if has_log:
         single_pass = {"iterations": 1, "schedule.prompts": None}
         yield from fixed_values(config, single_pass, "where data.completions is set")
@@ -365,8 +380,8 @@ def on_policy_rules(config: Config) -> Iterator[Rule]:
 
 
 RULES = (
-    reward_rules, weighting_rules, unit_rules, pass_rate_rules, weight_rules, import_rules, round_rules, sampling_rules,
-    on_policy_rules
+    reward_rules, weighting_rules, unit_rules, pass_rate_rules, greedy_rules, weight_rules, import_rules, round_rules,
+    sampling_rules, on_policy_rules
 )  # fmt: skip
 
 

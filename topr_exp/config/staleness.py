@@ -44,7 +44,8 @@ class StalenessPolicy(Section, ABC):
     def room(self, prompts: int, concurrency: int) -> int:
         """Return how many groups may be under way or wait at once; sampling pauses while there are as many.
 
-        prompts: groups of an update; concurrency: groups that may be under way.
+        prompts: groups of an update; concurrency: groups that may be under way. By default as many may wait, or those
+        of one update.
         """
         return concurrency + max(concurrency, prompts)
 

@@ -110,8 +110,8 @@ def describe_log_mu(config: Config, completions: Completions, policy: Policy) ->
     """Say where log μ comes from; None where the loss reads none. TOPRError for given ones that are fill values."""
     if config.mu == "none" and unit_of(config.algo.needs) == "pairs":
         return f"of the weights at the start, the reference of {config.algo.name}"
-    if config.mu_model is not None:
-        return f"scored by {config.mu_model}"
+    if config.mu_path is not None:
+        return f"scored by {config.mu_path}"
     if config.mu == "none":
         return None
     if not completions.has("mu_logp"):

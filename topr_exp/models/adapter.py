@@ -29,7 +29,7 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
     """Give a model an adapter that changes nothing yet, in float32, and freeze everything else."""
     from peft import LoraConfig, inject_adapter_in_model
 
-    targets = lora.names or ALL_LINEAR
+    targets = lora.target_names or ALL_LINEAR
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     own_names = base_weights(model).keys()
     with torch.random.fork_rng(devices=[]):

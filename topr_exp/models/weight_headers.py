@@ -102,7 +102,7 @@ def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
     """
     block_layers = list(filter(is_in_block, layers))
     ends = sorted({name.rpartition(".")[2] for name in block_layers})
-    for target in lora.names:
+    for target in lora.target_names:
         if any(name == target or name.endswith(f".{target}") for name in block_layers):
             continue
         nearest = difflib.get_close_matches(target, ends, n=1) or difflib.get_close_matches(target, block_layers, n=1)

@@ -105,7 +105,7 @@ def model_folders(config: Config) -> dict[str, Path]:
     models = {
         "model.path": config.model.path,
         "model.reference": config.model.reference,
-        "mu": config.mu_model,
+        "mu": config.mu_path,
         "task.solver": config.task.solver,
     }
     folders = {}
@@ -140,7 +140,7 @@ def settings_with_class(config: Config) -> dict[str, object]:
     return {
         "sampler._target_": config.sampler,
         "algo._target_": config.algo,
-        "schedule.when_stale._target_": config.schedule.policy,
+        "schedule.when_stale._target_": config.schedule.staleness_policy,
     }
 
 

@@ -38,9 +38,9 @@ class Policies:
     def other_models(self) -> Iterator[ModelConfig]:
         """Yield the models that are loaded after sampling, to score completions."""
         if self.has_reference and self.config.model.reference is not None:
-            yield self.config.reference
-        if self.config.mu_model is not None:
-            yield self.config.untrained_model(self.config.mu_model)
+            yield self.config.reference_model
+        if self.config.mu_path is not None:
+            yield self.config.untrained_model(self.config.mu_path)
 
     @property
     def has_reference(self) -> bool:
@@ -83,7 +83,7 @@ class Policies:
             return None
         if self.current.base is not None and self.config.model.reference is None:
             return self.current.without_adapter()
-        return self.load(self.config.reference)
+        return self.load(self.config.reference_model)
 
     def score(self, sources: Sequence[Completions], store: Store) -> tuple[list[Completions], Policy | None]:
         """Add the log-probabilities that the loss compares: log μ, log π_old and log π_ref, by columns.
@@ -126,8 +126,8 @@ class Policies:
             return None
         if config.mu == "sampler":
             return completions.table["sampler_logp"]
-        if config.mu_model is not None and completions.has("row"):  # imported; what was sampled is the policy's
-            mu_policy = self.load(config.untrained_model(config.mu_model))
+        if config.mu_path is not None and completions.has("row"):  # imported; what was sampled is the policy's
+            mu_policy = self.load(config.untrained_model(config.mu_path))
             return self.logp_under(mu_policy, completions, store, "scoring μ")
         if config.mu == "scored" and completions.has("mu_logp"):
             return completions.table["mu_logp"]

@@ -73,7 +73,7 @@ class VerificationTask(Task):
         """
         config = self.config
         fetch_model_folder(config.model.path, config.model.revision)  # what the hub lacks is told before sampling
-        solver = load_policy(config.solver, config.cluster.device)
+        solver = load_policy(config.solver_model, config.cluster.device)
         if config.sampler.name == "hf":
             refuse_other_logits(solver.model)
         grading = config.data.grading()

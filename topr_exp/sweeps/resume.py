@@ -104,7 +104,7 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     args.overrides = merge_overrides(launch_overrides, settings)
     composer = Composer(args)
     refuse_strange_modules(composer)
-    composed = composer.compose(composer.fixed())
+    composed = composer.compose(composer.fixed_overrides())
     cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
     return cluster
 

@@ -33,7 +33,7 @@ class ClockedRounds(AsyncRounds):
         assert self.schedule.tokens_per_update is not None
         self.concurrency = self.schedule.concurrency
         self.tokens_per_update = self.schedule.tokens_per_update
-        self.staleness_policy = self.schedule.policy
+        self.staleness_policy = self.schedule.staleness_policy
         self.may_drop = type(self.staleness_policy).drops is not StalenessPolicy.drops
         self.dropped_shares = DroppedShares(self.collector.questions.problems)
         self.groups_begun = 0  # number of groups begun so far
