@@ -28,7 +28,7 @@ from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.json_files import write_json
-from topr_exp.runtime.machine import slow_precision
+from topr_exp.runtime.machine import describe_slow_precision
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say
 from topr_exp.schema import NOT_IDENTITY, literal, show
@@ -315,7 +315,7 @@ def header(config: Config, policy: "Policy", problems: int) -> str:
         f"data    {config.data.name} from {config.data.source_name}, {problems} {kind}, {config.data.eval_n} "
         "completions each",
     ]
-    if slow := slow_precision(policy.device.type, policy.precision):
+    if slow := describe_slow_precision(policy.device.type, policy.precision):
         lines.append(f"note    {slow}")
     return "\n".join(lines)
 

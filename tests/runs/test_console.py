@@ -16,7 +16,7 @@ from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.training_report import advise_sign, format_signs, report_reward_signs
-from topr_exp.runtime.machine import slow_precision
+from topr_exp.runtime.machine import describe_slow_precision
 
 # ---- the header
 
@@ -82,7 +82,7 @@ def test_a_setting_is_named_where_it_is_made(words, row, text):
 def test_a_precision_that_is_slow_here_is_said():
     rows = header_rows(precision="bfloat16")
 
-    assert rows.get("precision", "") == slow_precision("cpu", "bfloat16")
+    assert rows.get("precision", "") == describe_slow_precision("cpu", "bfloat16")
 
 
 # ---- the signs of R, and p̃

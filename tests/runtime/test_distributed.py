@@ -70,11 +70,11 @@ GONE = [
 def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(message, machine):
     closed = RuntimeError(message)
     own_error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    assert distributed.root_cause(closed) is closed  # of a run of one process it is an error like any other
+    assert distributed.recognize_gone_peer(closed) is closed  # of a run of one process it is an error like any other
 
     machine({"WORLD_SIZE": "4", "RANK": "2"})
 
-    peer_error = distributed.root_cause(closed)
+    peer_error = distributed.recognize_gone_peer(closed)
     assert str(peer_error) == "process 2 of 4 stopped because another one of the run ended"
     assert peer_error.__cause__ is closed
-    assert distributed.root_cause(own_error) is own_error
+    assert distributed.recognize_gone_peer(own_error) is own_error

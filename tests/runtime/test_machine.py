@@ -8,7 +8,7 @@ import torch
 from tests.conftest import config_of, each_row, refused
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime import machine
-from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, slow_precision
+from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, describe_slow_precision
 from topr_exp.types import ConfigError
 
 # /proc/cpuinfo | whether bfloat16 is slow there
@@ -28,9 +28,9 @@ def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(cpu_info, is_slow, t
     path = tmp_path / "cpuinfo"
     path.write_text(cpu_info)
 
-    assert slow_precision("cpu", "bfloat16", path) == (SLOW_BFLOAT16 if is_slow else "")
-    assert slow_precision("cpu", "float32", path) == ""
-    assert slow_precision("cuda", "bfloat16", path) == ""
+    assert describe_slow_precision("cpu", "bfloat16", path) == (SLOW_BFLOAT16 if is_slow else "")
+    assert describe_slow_precision("cpu", "float32", path) == ""
+    assert describe_slow_precision("cuda", "bfloat16", path) == ""
 
 
 # ---- GPU

@@ -242,7 +242,7 @@ READS = {
     "model.safetensors": read_header,
     "tokenizer.json": lambda path: model_damage(path.parent),
 }
-LOCKS = {"key.json": locks.share, "shard-00000.claim": locks.acquire}
+LOCKS = {"key.json": locks.lock_shared, "shard-00000.claim": locks.acquire}
 
 
 @pytest.mark.parametrize("name", LOCKS)

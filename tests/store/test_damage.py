@@ -137,7 +137,7 @@ def test_a_table_of_somebody_else_is_only_read(ordinary_user):
 
     reopened = open_table(ordinary_user)
     reopened.hold()
-    assert locks.exclude(table.folder / "key.json") is None, "a prune waits for its reader"
+    assert locks.lock_exclusively(table.folder / "key.json") is None, "a prune waits for its reader"
     assert reopened.fill(shard) == 0
     assert reopened.read().num_rows == 40 * SHARDS
     with refused(r"^cannot write in .*/problems/[0-9a-f]{16}: Permission denied$"):

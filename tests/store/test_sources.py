@@ -233,7 +233,7 @@ def test_what_is_derived_goes_only_with_what_nobody_reads(store, command):
 def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path, clock):
     table = open_table(tmp_path, shards=1)
     table.fill(shard)
-    pruning_lock = locks.exclude(table.folder / "key.json")
+    pruning_lock = locks.lock_exclusively(table.folder / "key.json")
 
     def finish_pruning():
         remove_table(table)
@@ -243,4 +243,4 @@ def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path, clock):
     table.hold()
 
     assert table.fill(shard) == 40
-    assert locks.exclude(table.folder / "key.json") is None
+    assert locks.lock_exclusively(table.folder / "key.json") is None

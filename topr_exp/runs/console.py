@@ -16,7 +16,7 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.runs.provenance import COMMAND_LINE_KEYS
 from topr_exp.runtime.distributed import visible_gpus
 from topr_exp.runtime.json_files import DAMAGE
-from topr_exp.runtime.machine import slow_precision
+from topr_exp.runtime.machine import describe_slow_precision
 from topr_exp.schema import class_path, flatten, identity, show
 from topr_exp.types import VERDICTS
 from topr_exp.verifier.figures import cell, run_table
@@ -59,7 +59,7 @@ def format_header(
         "trained on": trained_on + count_left_out(sets.train_report, train),
         "tested on": describe_test(config, test) + count_left_out(sets.test_report, test),
         "model": describe_model(config, policy),
-        "precision": slow_precision(policy.device.type, policy.precision),
+        "precision": describe_slow_precision(policy.device.type, policy.precision),
         "sampling": f"{sampling}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": describe_group(config.compose, "compose."),
         "completions": data.completions or "",

@@ -160,7 +160,7 @@ class RunFolder:
         status = "stopped"
         if not isinstance(error, (Interrupted, KeyboardInterrupt)):
             status = "failed"
-            cause = distributed.root_cause(error)
+            cause = distributed.recognize_gone_peer(error)
             if not self._leaves_to_peer(cause):
                 attempt.record_error(self.path, cause)
         with contextlib.suppress(TOPRError):  # of a full disk; the user must see the error itself

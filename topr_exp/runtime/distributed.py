@@ -24,9 +24,9 @@ JOB_ID = "TOPR_JOB_ID"
 CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # number of CPUs to which it may have bound this process
 # How gloo, torch's store and NCCL say that another process is gone.
 PEER_ERRORS = (
-    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection was likely closed"),
-    *("remote process has aborted", "remote process exited", "remote process exiting prematurely"),
-)
+    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection was likely closed",
+    "remote process has aborted", "remote process exited", "remote process exiting prematurely",
+)  # fmt: skip
 
 _rank = 0
 _world_size = 1
@@ -91,17 +91,17 @@ def main_process_only(function: Callable[P, None]) -> Callable[P, None]:
     return call_on_main_process
 
 
-def root_cause(error: BaseException) -> BaseException:
-    """Return an error; PeerGoneError in place of one that only says that another process is gone."""
+def recognize_gone_peer(error: BaseException) -> BaseException:
+    """Return PeerGoneError for an error that only says that another process is gone; any other as it is."""
     process_count = launched_processes()
     if process_count == 1 or not isinstance(error, RuntimeError):
         return error
     message = str(error)
-    if any(text in message for text in PEER_ERRORS):
-        rank = os.environ["RANK"]
-        peer_error = PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
-        return with_cause(peer_error, error)  # in error.txt: NCCL says the same where the network failed
-    return error
+    if not any(text in message for text in PEER_ERRORS):
+        return error
+    rank = os.environ["RANK"]
+    peer_error = PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
+    return with_cause(peer_error, error)  # in error.txt: NCCL says the same where the network failed
 
 
 def with_cause(error: BaseException, cause: BaseException) -> BaseException:

@@ -136,7 +136,10 @@ def refuse_linked_folders(folder: Path, *patterns: str) -> None:
 
 
 def match_entries(folder: Path, pattern: str) -> list[Path]:
-    """List the entries below a folder by a pattern such as "iteration-*/*"; OSError, which `glob` hides."""
+    """List the entries below a folder by a pattern such as "iteration-*/*"; OSError, which `glob` hides.
+
+    A part of the pattern without a star stands for itself, be there such an entry or not.
+    """
     name, _, deeper_pattern = pattern.partition("/")
     entries = [folder / name]
     if "*" in name:

@@ -162,12 +162,12 @@ def living_owner(path: Path) -> Owner | None:
         _close(descriptor)
 
 
-def share(path: Path) -> FileLock | None:
+def lock_shared(path: Path) -> FileLock | None:
     """Lock a file for reading; None while another process holds it exclusively, or replaced it. OSError."""
     return _lock_file(path, open_in_place(path, os.O_RDONLY), fcntl.LOCK_SH)
 
 
-def exclude(path: Path) -> FileLock | None:
+def lock_exclusively(path: Path) -> FileLock | None:
     """Lock a file exclusively; None while a process reads it. OSError."""
     try:
         descriptor = open_in_place(path, os.O_RDWR)  # NFS asks for the right to write

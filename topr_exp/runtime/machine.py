@@ -41,7 +41,7 @@ def find_program(names: list[str]) -> str | None:
 # ---- CPU
 
 
-def slow_precision(device: str, precision: str, cpu_info: Path = CPU_INFO) -> str:
+def describe_slow_precision(device: str, precision: str, cpu_info: Path = CPU_INFO) -> str:
     """Return the line for a precision that this CPU computes more slowly than float32; "" for others or if unknown."""
     if device != "cpu" or precision != "bfloat16":
         return ""
@@ -73,10 +73,10 @@ def check_device(device: str) -> str | None:
         return None
     import torch
 
-    no_cuda = torch_without_cuda(torch.__version__, torch.version.cuda)
+    no_cuda = describe_torch_without_cuda(torch.__version__, torch.version.cuda)
     if device == "auto" and no_cuda is not None:
         return f"this runs on the CPU: {no_cuda}"
-    reason = no_cuda or old_driver(torch.version.cuda)
+    reason = no_cuda or describe_old_driver(torch.version.cuda)
     if reason is None and device == "cuda" and not torch.cuda.is_available():
         reason = "torch sees no GPU here; allowed: auto, cpu"
     if reason is not None:
@@ -114,7 +114,7 @@ def supported_cuda() -> int:
     return version.value // 1000
 
 
-def old_driver(cuda: str | None) -> str | None:
+def describe_old_driver(cuda: str | None) -> str | None:
     """Return the line for a driver that is too old for a CUDA version; None for others or no driver."""
     cuda_major = int((cuda or "0").partition(".")[0])
     oldest_driver = OLDEST_DRIVER.get(cuda_major, 0)
@@ -125,7 +125,7 @@ def old_driver(cuda: str | None) -> str | None:
     return f"NVIDIA's driver is {driver}, CUDA {cuda} needs {oldest_driver} or newer: {remedy}"
 
 
-def torch_without_cuda(torch_version: str, cuda: str | None) -> str | None:
+def describe_torch_without_cuda(torch_version: str, cuda: str | None) -> str | None:
     """Return the line for a torch that can't use this machine's GPU; None for others or no driver.
 
     cuda: the version with which torch was built; None for a build without CUDA.

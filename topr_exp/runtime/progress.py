@@ -126,7 +126,7 @@ class Progress:
         self.amount_under_way += amount
         self._notify_watcher()
 
-    def count(self, participle: str, tokens: int) -> None:
+    def count_tokens(self, participle: str, tokens: int) -> None:
         """Count tokens that are, say, "sampled" for the unit under way and are no part of its rate."""
         self.token_counts[participle] = self.token_counts.get(participle, 0) + tokens
         self._notify_watcher()
@@ -147,8 +147,8 @@ class Progress:
             yield
         finally:
             self.start += time.monotonic() - pause_start
-            self.waits_for = ""
             self.paused_since = None
+            self.waits_for = ""  # last: until then the thread that writes lines computes no times
 
     # ---- pace
 

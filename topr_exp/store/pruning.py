@@ -92,7 +92,7 @@ def lock_all(tables: Sequence[Table], held_locks: ExitStack) -> str | None:
         with disk_errors(f"lock {path}"):
             if not path.exists():  # damaged: nobody reads it
                 continue
-            lock = locks.exclude(path)
+            lock = locks.lock_exclusively(path)
         if lock is None:
             return table.name
         held_locks.enter_context(lock)

@@ -164,7 +164,7 @@ class Table:
             if not path.exists():
                 self._write_key()
             with disk_errors(f"read {path}"), suppress(FileNotFoundError):  # removed at this moment
-                self._shared_lock = locks.share(path)
+                self._shared_lock = locks.lock_shared(path)
             if self._shared_lock is None:
                 time.sleep(PAUSE_SECONDS)
         with suppress(OSError):  # a store that others own, or read-only

@@ -140,7 +140,7 @@ def _run(
     except Interrupted as stop:
         error = stop
     except Exception as exception:
-        error = distributed.root_cause(exception)
+        error = distributed.recognize_gone_peer(exception)
         if not isinstance(error, TOPRError):
             traceback.print_exc()
             error = TOPRError(attempt.error_line(error))

@@ -50,8 +50,8 @@ class Collector:
     @contextlib.contextmanager
     def counting_in(self, progress: Progress) -> Iterator[None]:
         """Count the tokens that the block samples and scores in `progress`."""
-        self.report_scored = partial(progress.count, "scored")
-        with self.sampler.reporting(partial(progress.count, "sampled")):
+        self.report_scored = partial(progress.count_tokens, "scored")
+        with self.sampler.reporting(partial(progress.count_tokens, "sampled")):
             yield
 
     def collect(self, indices: Indices, round_number: int, first_shard: int) -> pa.Table:
