@@ -106,9 +106,12 @@ class Completions:
         return self._numbers("finish") == "length"
 
     @cached_property
-    def drawable_tokens(self) -> list[Ragged]:
-        """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
-        return list(map(self.lists, filter(self.has, DRAWABLE_COLUMNS)))
+    def drawable_tokens(self) -> tuple[Ragged, Ragged] | None:
+        """Ids of all tokens that could be drawn, and how many for each sampled token; None: not noted."""
+        ids, counts = DRAWABLE_COLUMNS
+        if not self.has(ids):
+            return None
+        return self.lists(ids), self.lists(counts)
 
     def top_tokens(self, row: int) -> TopTokens:
         """Return what the sampler noted of its distribution at each place of a completion, [T, k]."""

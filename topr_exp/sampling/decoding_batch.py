@@ -53,17 +53,16 @@ class PreallocatedLayer(DynamicLayer):
 
     def select(self, rows: Tensor) -> None:
         """Keep (or repeat) the given rows of the batch."""
-        self.all_keys = self.selected(self.all_keys, rows)
-        self.all_values = self.selected(self.all_values, rows)
+        self.all_keys = self.gather(self.all_keys, rows)
+        self.all_values = self.gather(self.all_values, rows)
         self.set_views()
 
-    def selected(self, states: Tensor, rows: Tensor) -> Tensor:
-        """Return [len(rows), heads, room, size] with the filled columns of some rows; others are never read."""
+    def gather(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Copy the filled columns of some rows, [len(rows), heads, room, size]; other columns are never read."""
         _, heads, _, size = states.shape
-        selected_states = states.new_empty((len(rows), heads, self.room, size))
-        filled = (slice(None), slice(None), slice(self.length))
-        torch.index_select(states[filled], 0, rows, out=selected_states[filled])
-        return selected_states
+        gathered_states = states.new_empty((len(rows), heads, self.room, size))
+        torch.index_select(states[:, :, : self.length], 0, rows, out=gathered_states[:, :, : self.length])
+        return gathered_states
 
 
 class DecodingBatch:

@@ -106,7 +106,7 @@ def with_smallest_undrawable(ids: TokenIds, logp: NDArray[np.float32]) -> TokenI
     is_taken = np.zeros(ids.shape, bool)  # by place and id below k: a token that could be drawn
     places, columns = np.nonzero(is_drawable & (ids < ids.shape[1]))
     is_taken[places, ids[places, columns]] = True
-    ids_to_take = np.argsort(is_taken, axis=1, kind="stable")  # those not taken come first
+    ids_to_take = np.argsort(is_taken, axis=1, kind="stable")  # False is first: those not taken, from the smallest on
     undrawable_before = np.cumsum(~is_drawable, axis=1) - ~is_drawable
     smallest_ids = np.take_along_axis(ids_to_take, undrawable_before, axis=1)
     return np.where(is_drawable, ids, smallest_ids).astype(np.int32)

@@ -52,7 +52,8 @@ def name_on_disk(model: Any, name: str, weight: torch.Tensor) -> str:
 def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dtype) -> None:
     """Give an engine one weight; when this returns, the engine no longer reads this process's memory."""
     tensor = weight.to(dtype).contiguous()
-    shared = content = None
+    shared = None  # what opens the tensor in this process's GPU memory
+    content = None  # else its bytes
     if tensor.is_cuda:
         if tensor.data_ptr() == weight.data_ptr():
             tensor = tensor.clone()  # torch marks shared memory as shared for good

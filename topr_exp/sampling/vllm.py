@@ -30,9 +30,9 @@ RETRY_SECONDS = 15.0
 ENGINE_MINUTES = 120.0  # without an answer or a report of drawn tokens, after which an engine counts as hanging
 # How vLLM and torch say that a GPU's memory is taken, or was given back while vLLM measured it (in memory profiling).
 NO_MEMORY = (
-    *("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed"),
+    "Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed",
     "Error in memory profiling",
-)
+)  # fmt: skip
 MIN_ENGINE_LENGTH = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
 
 
@@ -62,7 +62,7 @@ class VLLM(Sampler):
         self.start_fingerprint = ""  # of the weights in that folder
         self.engine: Engine | None = None
         self.engine_length = 0  # the longest sequence that the engine takes
-        self.engine_fingerprint = ""  # of the engine's weights, once they are checked
+        self.engine_fingerprint = ""  # of the weights of an engine that is awake, once they are checked
         self.engine_versions: dict[str, str] = {}
         self.is_asleep = False
         self.stays_in_training = self.beside_training  # the engine keeps its GPU memory while the policy trains
@@ -116,21 +116,22 @@ class VLLM(Sampler):
         """Have an engine that is awake, long enough and has the policy's weights."""
         if self.engine_length < self.max_length:
             self.close_engine()
-        if self.engine is not None and self.engine_fingerprint != policy.fingerprint:
+        if self.engine_fingerprint == policy.fingerprint:
+            return
+        self.engine_fingerprint = ""  # until the check passes
+        if self.engine is not None:
             release_gpu_memory()  # cached by the last update: the engine needs room for new weights
-        if self.engine is not None and self.is_asleep:
-            self.wake_engine(self.engine)
+            if self.is_asleep:
+                self.wake_engine(self.engine)
         engine = self.engine
-        loaded_fingerprint = self.engine_fingerprint
+        has_weights = False
         if engine is None:
             engine = self.start_beside_other_runs(policy)
-            loaded_fingerprint = self.start_fingerprint
-        if self.engine_fingerprint != policy.fingerprint:
-            self.engine_fingerprint = ""  # until the check passes
-            if loaded_fingerprint != policy.fingerprint:
-                send_weights(engine, policy)
-            check_log_probabilities(engine, policy, prompts[:2])
-            self.engine_fingerprint = policy.fingerprint
+            has_weights = self.start_fingerprint == policy.fingerprint
+        if not has_weights:
+            send_weights(engine, policy)
+        check_log_probabilities(engine, policy, prompts[:2])
+        self.engine_fingerprint = policy.fingerprint
 
     def wake_engine(self, engine: Engine) -> None:
         """Give an engine its memory back; close it if that is taken (by AdamW's state, after the first update)."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from topr_exp.runtime.machine import c_compiler, driver_version, describe_old_driver
+from topr_exp.runtime.machine import c_compiler, describe_old_driver, driver_version
 from topr_exp.types import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -111,7 +111,9 @@ def examine_machine(python: str) -> tuple[dict[str, str], list[str]]:
         cuda = installation.cuda
         requirements += [torch_requirement(installation, python), headers_requirement(installation)]
     compiler = c_compiler()
-    no_compiler = None if compiler else "no C compiler, with which Triton builds: install gcc"
+    no_compiler = None
+    if compiler is None:
+        no_compiler = "no C compiler, with which Triton builds: install gcc"
     requirements += [
         Requirement("driver", str(driver_version()), describe_old_driver(cuda)),
         Requirement("C compiler", str(compiler), no_compiler),

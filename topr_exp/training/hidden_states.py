@@ -117,7 +117,7 @@ def inputs_of(
 
 def drawable_tokens(completions: Completions, rows: Collection[int]) -> DrawableTokens | None:
     """Collect the tokens that could be drawn at all places of some rows; None if the sampler did not note them."""
-    if not completions.drawable_tokens:
+    if completions.drawable_tokens is None:
         return None
     id_column, count_column = completions.drawable_tokens
     ids = np.concatenate([id_column[row] for row in rows])
