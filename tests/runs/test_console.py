@@ -69,6 +69,7 @@ iterations=3 | iterations | 3
 mu=sampler | log μ | what the sampler drew with
 compose.n_examples=10 compose.drop_truncated=true | examples | uniform (n_examples=10, drop_truncated=True)
 task=verifier task.solver=tiny task.chat=false | task | verifier (solver=tiny, solutions=16, test_solutions=32
+task=verifier task.solver=tiny task.chat=false | task | Problem: {question}\\n\\nSolution: {solution}\\n\\nWork
 task=verifier task.solver=tiny task.chat=false | tested on | 3 solutions to problems generated in the form of gsm8k
 data.test_split=validation | tested on | 3 problems generated in the form of gsm8k of the training split
 """

@@ -133,10 +133,11 @@ def describe_group(group: Any, prefix: str) -> str:
 
 
 def list_settings(group: Any, prefix: str = "") -> str:
-    """List the settings of a group that decide a result, but for its `retired_settings`."""
+    """List the settings of a group that decide a result, but for its `retired_settings`, in one line."""
     hidden_keys = ("name", "_target_", *getattr(group, "retired_settings", ()))
     settings = identity(group, prefix)
-    return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
+    text = ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
+    return text.replace("\n", "\\n")
 
 
 def count_left_out(report: SplitReport, questions: TokenizedProblems) -> str:
