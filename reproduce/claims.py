@@ -222,7 +222,8 @@ def ends_above(
     """That a group ends above a reference (None: its base) in a metric, by more than a limit; both are choices."""
 
     def judge(runs: Runs, extra: Extra) -> Claim:
-        picked, reference_runs = pick(runs, group), Runs([])
+        picked = pick(runs, group)
+        reference_runs = Runs([])
         if reference is None:
             interval = gain(picked, metric)
         else:
@@ -290,7 +291,8 @@ def open_if_collapsed(claim: Claim, first: Runs, second: Runs, *, lead: float) -
 
     lead: above 0 where `first` is the one that would be above; 0: neither may have collapsed.
     """
-    first_count, second_count = sum(collapsed_seeds(first)), sum(collapsed_seeds(second))
+    first_count = sum(collapsed_seeds(first))
+    second_count = sum(collapsed_seeds(second))
     if first_count == second_count == 0:
         return claim
     counts = []
@@ -370,7 +372,8 @@ def number_above(
     def judge(runs: Runs, extra: Extra) -> Claim:
         first_numbers, second_numbers, leads = [], [], []
         for record, other_record in paired_records(pick(runs, first_choice), pick(runs, second_choice)):
-            first_number, second_number = number(record, extra), number(other_record, extra)
+            first_number = number(record, extra)
+            second_number = number(other_record, extra)
             first_numbers.append(first_number)
             second_numbers.append(second_number)
             leads.append(first_number - factor * second_number)

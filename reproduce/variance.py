@@ -207,7 +207,12 @@ def log_noise_to_signal(moments: Moments) -> float:
 
 def log_noise_over_topr(moments_of_seeds: Sequence[SeedMoments], name: str) -> list[float]:
     """`log_noise_to_signal` under one choice of limits minus that under TOPR's, of each seed."""
-    return [log_noise_to_signal(moments[name]) - log_noise_to_signal(moments["topr"]) for moments in moments_of_seeds]
+    differences = []
+    for moments in moments_of_seeds:
+        log_noise = log_noise_to_signal(moments[name])
+        topr_log_noise = log_noise_to_signal(moments["topr"])
+        differences.append(log_noise - topr_log_noise)
+    return differences
 
 
 def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:

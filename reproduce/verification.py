@@ -80,7 +80,8 @@ def selection_of(row: str) -> str:
 
 def problem_values(run_scores: Sequence[VerifierScores], stage: str, name: str) -> NDArray[np.float64]:
     """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
-    values, total = columns_of_runs(run_scores, stage, name), TOTALS[name]
+    values = columns_of_runs(run_scores, stage, name)
+    total = TOTALS[name]
     if total is None:
         return values
     return values / columns_of_runs(run_scores, stage, total)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.bench.conditions import REFERENCE
+from reproduce.bench.scores import Place, Score, score_number
 from reproduce.panels import PERCENT, empty_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
-
-    from reproduce.bench.scores import Place, Score
 
 COLORS = "PuOr"  # orange below TOPR, purple above; to be told apart by colour-blind readers
 LARGEST = 30.0  # points at which a colour is full
@@ -60,16 +59,11 @@ def points_above_topr(row: str, score: Score) -> float:
 
 
 def cell_label(score: Score) -> str:
-    """The number of a cell with its marks: TOPR's own in brackets, a dash where there is none."""
-    label = "–"
-    if score.is_equal:
-        label = "="
-    elif score.difference is not None:
-        label = f"{PERCENT * score.difference.value:+.0f}"
-        if not score.is_decided:
-            label += "?"
-    elif score.runs:
-        label = f"({PERCENT * score.runs.mean():.0f})"
+    """The number of a cell with its marks."""
+    label = score_number(score, digits=0)
+    is_undecided = not (score.is_decided or score.is_equal)
+    if score.difference is not None and is_undecided:
+        label += "?"
     return label + "†" * score.collapsed_count
 
 

@@ -10,6 +10,7 @@ from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import REFERENCE
 from reproduce.claims import Claim, claim_above, holm
 from reproduce.groups import RATE
+from reproduce.panels import PERCENT
 from reproduce.selection import Record, Runs, collapsed_seeds
 from topr_exp.report import Interval, difference
 
@@ -40,6 +41,17 @@ class Score:
     @property
     def is_decided(self) -> bool:
         return self.claim is not None and self.claim.holds is not None and not self.claim.left_open
+
+
+def score_number(score: Score, digits: int) -> str:
+    """The number of a score in points: TOPR's own in brackets, = where it is equal, a dash where there is none."""
+    if score.is_equal:
+        return "="
+    if score.difference is not None:
+        return f"{PERCENT * score.difference.value:+.{digits}f}"
+    if score.runs:
+        return f"({PERCENT * score.runs.mean():.{digits}f})"
+    return "–"
 
 
 def score_cells(stored: Mapping[str, Any]) -> dict[Place, Score]:

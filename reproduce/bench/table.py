@@ -8,7 +8,7 @@ from typing import Any
 
 from reproduce.bench.conditions import CONDITIONS, REFERENCE, ROWS
 from reproduce.bench.picture import draw_bench
-from reproduce.bench.scores import Place, Score, score_cells
+from reproduce.bench.scores import Place, Score, score_cells, score_number
 from reproduce.files import links_from, plural, write_file
 from reproduce.panels import PERCENT, project_style, save_picture
 
@@ -71,15 +71,9 @@ def cell_text(score: Score | None) -> str:
     """A cell of the table; empty where nothing was computed."""
     if score is None:
         return ""
-    text = "–"
-    if score.is_equal:
-        text = "="
-    elif score.difference is not None:
-        text = f"{PERCENT * score.difference.value:+.1f}"
-        if score.is_decided:
-            text = f"**{text}**"
-    elif score.runs:
-        text = f"({PERCENT * score.runs.mean():.1f})"
+    text = score_number(score, digits=1)
+    if score.is_decided:
+        text = f"**{text}**"
     return text + "†" * score.collapsed_count
 
 

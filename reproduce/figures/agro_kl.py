@@ -37,7 +37,8 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:
     """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
     for i, (name, group) in enumerate(groups.items()):
-        style, marker = style_of(name, groups), MARKERS[i]
+        style = style_of(name, groups)
+        marker = MARKERS[i]
         color = style["color"]
         points = []
         for rank, members in enumerate(group.split(BETA).values()):

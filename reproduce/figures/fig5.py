@@ -29,7 +29,8 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
         rivals = Runs(record for record in group if proportion_of(record) not in PAPERS_BEST)
         if not (papers and rivals):
             continue
-        best_of_papers, best_rival = pick(papers, BEST), pick(rivals, BEST)
+        best_of_papers = pick(papers, BEST)
+        best_rival = pick(rivals, BEST)
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
         claim = claim_above(text, best_of_papers, best_rival)
         compared = f"{percent_of(best_of_papers)} against {percent_of(best_rival)}"

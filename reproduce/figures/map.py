@@ -46,7 +46,8 @@ def topr_over_tis(runs: Runs, extra: Extra) -> list[Claim]:
         lead = interval.value
     averaged = above("averaged over the map TOPR is above TIS", interval)
     averaged = open_if_collapsed(averaged, join(topr_cells), join(tis_cells), lead=lead)
-    worst_topr, worst_tis = min(topr_cells, key=Runs.mean), min(tis_cells, key=Runs.mean)
+    worst_topr = min(topr_cells, key=Runs.mean)
+    worst_tis = min(tis_cells, key=Runs.mean)
     return [averaged, claim_above("the worst cell of TOPR is above the worst of TIS", worst_topr, worst_tis)]
 
 

@@ -28,9 +28,12 @@ masks, top_k_ways = by_choice(MASKS), by_choice(TOP_K_WAYS)
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     by_updates = partial(against, key=UPDATES, shift=0.05)
-    labels, legend = {"xlabel": "updates before sampling again"}, legend_below(2)
-    short, long = pick(runs, "model.name=tiny sampler.top_k=0"), pick(runs, "model.name=tiny_long")
-    draw_short, draw_long = partial(by_updates, groups=masks(short)), partial(by_updates, groups=masks(long))
+    labels = {"xlabel": "updates before sampling again"}
+    legend = legend_below(2)
+    short = pick(runs, "model.name=tiny sampler.top_k=0")
+    long = pick(runs, "model.name=tiny_long")
+    draw_short = partial(by_updates, groups=masks(short))
+    draw_long = partial(by_updates, groups=masks(long))
     top_2 = pick(runs, "sampler.top_k=2")
     draw_top_2 = partial(bars, groups=top_k_ways(top_2))
     return [

@@ -142,7 +142,8 @@ class Study:
 def read_answers(folder: Path) -> dict[str, Any]:
     """The lengths of a run's answers before and after and the share that was cut off, and that of what it sampled."""
     run = read_run(folder)
-    answers: dict[str, Any] = {"sampled": {"truncated_share": records.rounded(run.summary_number("truncated_share"))}}
+    sampled_share = run.summary_number("truncated_share")
+    answers: dict[str, Any] = {"sampled": {"truncated_share": records.rounded(sampled_share)}}
     for stage in ("base", "final"):
         answers[stage] = {name: records.rounded(run.summary_number(stage, name)) for name in ANSWERS}
     return answers
