@@ -30,7 +30,7 @@ def every_64_updates() -> None:
 
 def wide_limits() -> None:
     claim = "staleness_by_rate tiny_long: 64 updates: {} with wide limits ends above its usual ones"
-    claims("wide minus usual limits", ["GSPO", "VESPO", "PPO"], {"after 64 updates": claim})
+    claims("wide minus usual limits", ["GSPO", "VESPO", "PPO", "TOPR"], {"after 64 updates": claim})
 
 
 def masks() -> None:

@@ -46,7 +46,7 @@ LOSSES_OF_GROUPS = {
     "VESPO, a quarter": ["vespo algo.c1_pos=0.5", f"vespo algo.c1_pos=null {UPDATES}=1"],
 }
 losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_ANSWERS)
-# TIS and PPO would compare the three fresh runs of TOPR again, which end far apart.
+# TIS, PPO and other limits would compare the three fresh runs of TOPR again.
 COMPARED_ANSWERS = {name: LOSSES_OF_ANSWERS[name] for name in ("TOPR", "TOPR, without 1/T")}
 losses_with_fresh_runs = by_choice(LOSSES_OF_GROUPS | COMPARED_ANSWERS)
 losses_after_8 = by_choice({name: LOSSES_OF_GROUPS[name] for name in ("GRPO", "CISPO", "VESPO")})
@@ -155,6 +155,6 @@ FIGURE = Figure(
     "those reported, on validation problems (below; `python -m reproduce.rates staleness_by_rate`). A batch of fresh "
     "and one of stale answers hold equally many problems: 32 with an answer each, or 4 whole groups of 8. With new "
     "answers after every update TOPR, TIS and PPO are one loss, so are GRPO, CISPO and M2PO, so are GSPO and SAPO: run "
-    "once there, and drawn for each; so is a loss with other limits. The three fresh runs of TOPR, TIS and PPO, at "
-    "1e-3, end far apart: a single claim rests on them. A quarter: of all four of VESPO's exponents.",
+    "once there, and drawn for each; so is a loss with other limits. A single claim rests on the three fresh runs of "
+    "TOPR, TIS and PPO. A quarter: of all four of VESPO's exponents.",
 )
