@@ -105,11 +105,17 @@ def leading_rate(tried: Tried) -> float:
     return max(tried, key=lambda rate: (tried[rate][0], -rate))
 
 
-def nearest(rate: Any) -> float:
-    """The rate of the grid that a choice begins with."""
-    if not isinstance(rate, float):
+def first_rate(chosen: Any, tried: Tried) -> float:
+    """The rate of the grid that a search begins with: conf's, where nothing was tried yet.
+
+    Else it goes on where it was: a chosen rate half-way to a cliff does not say from which side.
+    """
+    on_grid = {rate: tried[rate] for rate in GRID if rate in tried}
+    if on_grid:
+        return leading_rate(on_grid)
+    if not isinstance(chosen, float):
         return FIRST_RATE
-    return min(GRID, key=lambda candidate: abs(np.log(candidate / rate)))
+    return min(GRID, key=lambda candidate: abs(np.log(candidate / chosen)))
 
 
 # ---- cells
@@ -220,7 +226,10 @@ def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles
     results_file = options.out / "rates.json"
     results = records.records_by_identity(records.read(results_file))
     chosen_rates = records.read_rates(files.chosen)
-    first_rates = {cell: nearest(chosen_rates.get(cell.place, {}).get(cell.loss)) for cell in cells}
+    first_rates = {}
+    for cell in cells:
+        chosen_rate = chosen_rates.get(cell.place, {}).get(cell.loss)
+        first_rates[cell] = first_rate(chosen_rate, cell.tried(results))
     code = 0
     while True:
         tried: dict[Cell, Tried] = {}
