@@ -39,7 +39,7 @@ from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runs.workload import check_supply, plan_work
 from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import find_damage
-from topr_exp.runtime.terminal import say
+from topr_exp.runtime.terminal import plural, say, warn
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_tested
 from topr_exp.sampling.generation import sample_completions
@@ -94,7 +94,7 @@ def train_iteration(experiment: "Experiment", iteration: int) -> None:
     experiment.policies.add_adapter(iteration)
     open_training = open_rounds if config.schedule.in_rounds else open_fixed_set
     with open_training(experiment, iteration) as (trainer, batches):
-        journal = open_journal(experiment, trainer, iteration)
+        journal = open_journal(experiment, trainer, batches.update_count, iteration)
         keep_update = partial(keep_weights, experiment, trainer, iteration)
         train(trainer, batches, journal, config.checkpoint, keep_update, iteration=iteration)
     del batches  # with π_ref: to gather the weights may take its memory
@@ -428,10 +428,12 @@ def open_trainer(experiment: Experiment, reference: Policy | None, iteration: in
     return trainer
 
 
-def open_journal(experiment: Experiment, trainer: Trainer, iteration: int) -> EvaluatingJournal:
+def open_journal(experiment: Experiment, trainer: Trainer, update_count: int, iteration: int) -> EvaluatingJournal:
     """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
     folder = experiment.folder
     every = experiment.config.evaluation.every
+    if every is not None and every > update_count:
+        warn(f"evaluation.every={every} evaluates nothing within {plural(update_count, 'update')}")
     evaluate_now = partial(evaluate_update, experiment, trainer, iteration)
     journal = EvaluatingJournal(folder, every, evaluate_now, folder.stop_flag, experiment.session.check_unchanged)
     journal.resume(trainer.step, trainer.samples)

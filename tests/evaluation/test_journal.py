@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.sweep_tools import records, result
 from tests.training.broken_runs import twins
 from topr_exp.evaluate import main as evaluate
 from topr_exp.evaluation.showcase import PER_VERDICT
-from topr_exp.pipeline import run
+from topr_exp.pipeline import open_journal, run
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.store import Store
 
@@ -55,6 +56,15 @@ def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(p
     pass_at_1 = column(evaluations_of(plain, are_points=False), "pass@1")
     assert column(evaluations, "pass@1") == pass_at_1
     assert read_json(curved.folder / "summary.json")["final"]["pass@1"] == pass_at_1[-1]
+
+
+def test_no_update_to_evaluate_after_is_told(capsys):
+    experiment = Mock()
+    experiment.config.evaluation.every = 4
+
+    open_journal(experiment, Mock(step=0), 3, iteration=1)
+
+    assert capsys.readouterr().err == "warning: evaluation.every=4 evaluates nothing within 3 updates\n"
 
 
 def test_weights_that_are_kept_are_those_of_their_point_of_the_curve(curved, tmp_path):
