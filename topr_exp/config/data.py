@@ -1,6 +1,7 @@
 """Settings of the problems and their prompts (the `data` group), and what a source of problems says of itself."""
 
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -221,6 +222,11 @@ class DataConfig(Section, ABC):
         return self.train_problems
 
     def __post_init__(self) -> None:
+        """Expand `~` of the files that every source may read; `path` and `source` keep it, which name runs."""
+        for name in ("completions", "shots"):
+            path = getattr(self, name)
+            if isinstance(path, str):
+                object.__setattr__(self, name, os.path.expanduser(path))
         super().__post_init__()
         if self.shots is None:
             raise ValueError(f"shots must be {SHOTS.allowed}; got null")

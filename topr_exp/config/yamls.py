@@ -2,6 +2,7 @@
 
 import functools
 import importlib.resources
+import os
 import re
 from collections.abc import Iterator
 from importlib import metadata
@@ -32,9 +33,10 @@ class OwnFolder:
         """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
         folder = None
         if config_dir is not None:
-            if not Path(config_dir).is_dir():
+            folder = Path(os.path.expanduser(config_dir))
+            if not folder.is_dir():
                 raise ConfigError(f"--config-dir {config_dir}: no such folder")
-            folder = Path(config_dir).resolve()
+            folder = folder.resolve()
         cls.path = folder
 
 
