@@ -50,15 +50,18 @@ def test_tokens_within_a_shard_move_the_time_left(clock):
     assert "under way" not in work.line()
 
 
-def test_waiting_is_no_part_of_the_pace(clock):
-    work = sampling(20)
-    with work.paused("the sampler starts"):
-        clock.now += 60
-        assert work.line() == "sampling     0/20 completions, the sampler starts"
-    clock.now += 10
-    work.update(10, 500)
+def test_waiting_is_no_part_of_the_pace_and_work_within_none_of_the_rate(clock, capsys):
+    with sampling(20) as work:
+        with work.paused("the sampler starts"):
+            clock.now += 60
+            assert work.line() == "sampling     0/20 completions, the sampler starts"
+        with sampling(1) as evaluation, evaluation.paused("the sampler starts"):
+            clock.now += 30
+        clock.now += 10
+        work.update(10, 500)
+        assert work.seconds_left() == 40
 
-    assert work.seconds_left() == 10
+    assert capsys.readouterr().err.endswith("sampling     10/20 completions in 10.0 s, 50 tokens/s\n")
 
 
 class Terminal(io.StringIO):

@@ -93,7 +93,9 @@ class Progress:
         self.note = ""
         self.waits_for = ""
         self.start = time.monotonic()  # moved on by each pause
+        self.start_with_pauses = self.start
         self.paused_since: float | None = None
+        self.nested_seconds = 0.0  # of other progress within this one, as evaluations between updates
         self._noted_at = -SECONDS_BETWEEN_NOTES
         self._is_shown = distributed.is_main_process()
         self._on_terminal = self._is_shown and sys.stderr.isatty()
@@ -131,6 +133,10 @@ class Progress:
         self.token_counts[participle] = self.token_counts.get(participle, 0) + tokens
         self._notify_watcher()
 
+    def add_nested(self, seconds: float) -> None:
+        """Add the seconds of other progress within this one, which leave its rate as it is."""
+        self.nested_seconds += seconds
+
     def _notify_watcher(self) -> None:
         time_now = time.monotonic()
         if _watcher is not None and time_now - self._noted_at >= SECONDS_BETWEEN_NOTES:
@@ -158,6 +164,11 @@ class Progress:
         return (self.paused_since or time.monotonic()) - self.start
 
     @property
+    def own_seconds(self) -> float:
+        """Seconds of work so far, without nested progress, which the time left goes by as well."""
+        return self.seconds - self.nested_seconds
+
+    @property
     def units_made(self) -> float:
         """Units of this attempt; those under way count by the mean amount of the others."""
         finished_units = self.done - self.done_before
@@ -175,7 +186,7 @@ class Progress:
     def rate(self) -> str:
         """Units (or what `rate_unit` names) per second so far; "" before the first."""
         amount = self.amount + self.amount_under_way
-        seconds = self.seconds
+        seconds = self.own_seconds
         if not amount or seconds <= 0:
             return ""
         rate = f"{amount / seconds:,.0f} {self.rate_unit}/s"
@@ -236,6 +247,8 @@ class Progress:
         if self._is_shown:
             self._writer.join()
         _under_way.remove(self)
+        if _under_way:
+            _under_way[-1].add_nested(time.monotonic() - self.start_with_pauses)
         if error is not None:
             if self._on_terminal:
                 print(file=sys.stderr)
@@ -243,5 +256,5 @@ class Progress:
         if _watcher is not None:
             _watcher.end_progress(self)
         if self._is_shown:
-            summary = f"{self.done}/{self.total} {self.unit} in {self.seconds:.1f} s"
+            summary = f"{self.done}/{self.total} {self.unit} in {self.own_seconds:.1f} s"
             _print_line(self._format([summary, self.rate(), self.note]), clears=self._on_terminal, end="\n")
