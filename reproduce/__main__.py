@@ -24,7 +24,7 @@ from topr_exp import ConfigError, exit_status
 
 if TYPE_CHECKING:
     from reproduce.figure import Figure
-    from reproduce.jobs import Request
+    from reproduce.jobs import FigurePlan, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path("docs/results")
@@ -82,8 +82,10 @@ def make_figures(options: argparse.Namespace) -> int:
         return 0
     if options.draw:
         sweeps = []
-    if sweeps and not options.check:
-        refuse_changed_code(request.out)
+    if not options.check:
+        refuse_runs_of_changed_code(plans, request.out)
+        if sweeps:
+            refuse_changed_code(request.out)
     code = run_all(request, sweeps, lambda: [write_records(plan, request, finished_records(plan)) for plan in plans])
     if is_stopped(code):
         return code
@@ -121,6 +123,23 @@ def refuse_changed_code(out: Path, root: Path = ROOT, *, outputs: Sequence[str] 
             f"--out {out}: records name the commit that made them, but {lines[0][3:]} has uncommitted changes "
             f"({len(lines)} in all); commit them, or give another --out"
         )
+
+
+def refuse_runs_of_changed_code(plans: Sequence[FigurePlan], out: Path) -> None:
+    """Raise ConfigError for a finished run of code that no commit has, where it would be a record of the repository."""
+    from reproduce.files import read_json
+    from reproduce.jobs import is_finished
+
+    if not is_of_repository(out):
+        return
+    for plan in plans:
+        for job in plan.jobs.values():
+            folder = job.config.folder
+            if is_finished(folder) and read_json(folder / "environment.json").get("git_dirty"):
+                raise ConfigError(
+                    f"--out {out}: records name the commit that made them, but {folder} was begun with uncommitted "
+                    "changes; remove it, or give another --out"
+                )
 
 
 def read_request(options: argparse.Namespace) -> Request:

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
+from unittest.mock import Mock
 
 import pytest
 
 import reproduce.__main__ as command
 from reproduce import records
 from reproduce.figures import FIGURES
-from reproduce.jobs import command_words, plan_figure
+from reproduce.jobs import FigurePlan, command_words, plan_figure
 from tests.conftest import ROOT, config_of, each_row, names_in, read_json, refused, values_of, write_file
 from tests.reproduce.worlds import figure_named, request_for
 
@@ -143,3 +144,12 @@ def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
         command.refuse_changed_code(results, tmp_path)
     command.refuse_changed_code(tmp_path / "elsewhere", tmp_path)
     command.refuse_changed_code(results, tmp_path, outputs=["reproduce/new.py"])
+
+    plan = FigurePlan(Mock(), {"": Mock()})
+    plan.jobs[""].config.folder = tmp_path
+    write_file(tmp_path / "environment.json", '{"git_dirty": true}')
+    command.refuse_runs_of_changed_code([plan], command.RESULTS)
+    write_file(tmp_path / "DONE")
+    with refused(f"{tmp_path} was begun with uncommitted changes; remove it, or give another --out"):
+        command.refuse_runs_of_changed_code([plan], command.RESULTS)
+    command.refuse_runs_of_changed_code([plan], results)
