@@ -61,7 +61,10 @@ def summarize_run(
 
 
 def count_tokens(folder: RunFolder, config: Config) -> dict[str, int]:
-    """Return the tokens that the run sampled and scored; rounds count theirs in each iteration's summary."""
+    """Return the tokens that the run sampled and scored; rounds count theirs in each iteration's summary.
+
+    Not counted are shards of a stage that was stopped: the next attempt has them from the store.
+    """
     if not config.schedule.in_rounds:
         return folder.counts
     tokens_sampled = 0
