@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs.training_data import SUMMARY
@@ -36,7 +37,7 @@ def summarize_run(
         raise TOPRError(f"{folder.path / file_name} is missing or damaged; remove model/ to train it again")
     figure_names = (*REQUIRED_FIGURES, *OPTIONAL_FIGURES)
     training_figures = {name: training_set[name] for name in figure_names if name in training_set}
-    notes = [training_set.get("note"), *folder.lost_records()]
+    notes = [*earlier_notes(folder, config.iterations), training_set.get("note"), *folder.lost_records()]
     summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
     if config.checkpoint.weights == "none":
         summary["model_saved"] = False
@@ -58,6 +59,14 @@ def summarize_run(
         "tokens": count_tokens(folder, config),
     }
     return distributed.broadcast(summary)
+
+
+def earlier_notes(folder: RunFolder, iterations: int) -> Iterator[str]:
+    """Yield the notes on the training sets of the iterations before the last."""
+    for iteration in range(1, iterations):
+        note = folder.read(f"iteration-{iteration}/{SUMMARY}").get("note")
+        if note:
+            yield f"iteration {iteration}: {note}"
 
 
 def count_tokens(folder: RunFolder, config: Config) -> dict[str, int]:
