@@ -48,7 +48,8 @@ NAMES = {
     "weight_neg": "weight of negatives",
     "grad_norm": "gradient norm",
 }
-EFFECTIVE, RATE, BETA, TURNS = "effective_positive", "optim.lr", "algo.beta", "data.turns"
+EFFECTIVE, RATE, BETA = "effective_positive", "optim.lr", "algo.beta"
+TURNS, CHOICES = "data.turns", "data.choices"
 
 
 def name_of(key: Any) -> str:
@@ -129,9 +130,10 @@ models = by_setting("model.name")
 data_sets = by_setting("data.name")
 top_ks = by_setting("sampler.top_k", "top-k {}", words={0: "no top-k"})
 lengths = by_setting(TURNS, "{} turns")
+wordings = by_setting(CHOICES, "{} wordings", words={1: "1 wording"})
 rates = by_setting(RATE, "lr {:g}")
 effective = by_setting(EFFECTIVE, "p̃ = {:.0%}")
 ratios = by_setting("algo.ratio")
 betas = by_setting(BETA, "β = {:g}")
 stalenesses = by_setting("schedule.updates", "{} updates", words={1: "1 update"})
-TESTS = (data_sets, lengths, top_ks)  # groupings that decide what the base scores
+TESTS = (data_sets, lengths, wordings, top_ks)  # groupings that decide what the base scores

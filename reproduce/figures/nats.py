@@ -4,13 +4,11 @@ from functools import partial
 
 from reproduce.claims import Decision, Extra, ends_above, for_each, judge_by, others_end_above
 from reproduce.figure import Figure
-from reproduce.groups import by_choice, by_setting, everything, rates
+from reproduce.groups import CHOICES, by_choice, everything, rates, wordings
 from reproduce.numbers import effective_size, nats
 from reproduce.panels import Panel, against_number, grid, legend_below
 from reproduce.selection import Runs
 
-CHOICES = "data.choices"
-wordings = by_setting(CHOICES, "{} wordings", words={1: "1 wording"})
 RATIOS = {
     "TOPR": ["topr algo.ratio=sequence"],
     "TOPR, token ratio": ["topr algo.ratio=token"],
