@@ -203,6 +203,12 @@ def test_a_batch_has_what_follows_from_its_arguments():
     assert torch.equal(batch.mu_logp, batch.logp.detach())
 
 
+def test_coefficients_are_the_weight_times_the_reward_of_each_token():
+    coefficients = topr_exp.loss_coefficients(topr_exp.loss("topr"), from_logits(torch.tensor([1.0, -1.0])))
+
+    assert coefficients.tolist() == [[1 / 2, 1 / 2], [-1.0, 0.0]]
+
+
 # ---- mistakes
 
 
