@@ -80,7 +80,7 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
     trainer = new_trainer(policy, loss.function, config, tmp_path)
     indices = examples.order(0, 1, 0)[:24]
     batch_of_run = GlobalBatch(examples, indices, mu_is_policy=False)
-    number_of_run = trainer.accumulate_gradients(batch_of_run).loss / trainer.divisor(batch_of_run)
+    number_of_run = float(trainer.accumulate_gradients(batch_of_run).loss) / trainer.divisor(batch_of_run)
     gradient_of_run = gradient_of(policy.model)
     policy.model.zero_grad()
 
