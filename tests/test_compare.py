@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.conftest import each_row, read_json, refused
 from tests.report.made_up import N, bounds_of, ends_of, write_graded_run
 from tests.sweep_tools import answer
 from topr_exp import compare_runs
-from topr_exp.compare import GroupSettings, choose_references
+from topr_exp.compare import choose_references, group_settings
 from topr_exp.report import difference, read_groups
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
@@ -217,10 +218,17 @@ cap=2 | topr, p̃=0.5, cap=not set | none
 
 def references_in(sweep, against):
     """What each group of a sweep is compared with; its label lists its values."""
+    keys = ["algo.name", "effective_positive", "algo.cap"]
     settings_by_label = {}
     for label in sweep.strip().splitlines():
-        texts = dict(enumerate(label.split(", ")))
-        settings_by_label[label] = GroupSettings(texts, missing_keys=set() if label.startswith("mine") else {2})
+        algo, *parts = label.split(", ")
+        settings = {"algo.name": algo}
+        for key, part in zip(keys[1:], parts, strict=False):
+            value = part.rpartition("=")[2]
+            if key != "algo.cap" or algo == "mine":
+                settings[key] = None if value == "not set" else float(value)
+        run = SimpleNamespace(settings=settings)
+        settings_by_label[label] = group_settings(keys[: 1 + len(parts)], [run])
     return choose_references(settings_by_label, against)
 
 

@@ -281,9 +281,10 @@ def test_signals_must_come_from_complete_groups(name):
 
 @pytest.mark.parametrize("name", [name for name in SINGLE if load(name).needs & {"groups", "group_rewards"}])
 def test_a_group_of_one_is_refused(name):
+    """The others have two responses."""
     loss = load(name)
-    case = random_case(8)
-    one_of_each_group = rows_of(case.batch(group_size=torch.ones(15, dtype=torch.int64)), [0, 5, 10])
+    size = torch.tensor([1, 2, 2]).repeat_interleave(5)
+    batch = rows_of(random_case(8).batch(group_size=size), [0, 5, 6, 10, 11])
 
     with refused("at least 2"):
-        loss(with_signals(loss, one_of_each_group))
+        loss(with_signals(loss, batch))

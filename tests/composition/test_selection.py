@@ -231,6 +231,8 @@ def test_more_than_there_is_takes_all_and_says_so():
     assert description_of_seven["note"] is None
     assert description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
     assert rows == list(range(7))
+    mixed = select_at_start("examples", MIXED, compose(mix=0.25, n_examples=4))
+    assert mixed.description["note"] == "compose.mix=0.25: 1 imported and 3 sampled completions"
 
 
 def candidates(right, wrong, **columns):
@@ -309,5 +311,6 @@ def test_group_statistics_are_those_of_all_rewards_of_the_problem(rows):
         assert group_statistic.mean[row] == pytest.approx(statistics.mean(rewards))
         assert group_statistic.std[row] == pytest.approx(std)
         (padded_rewards,) = group_statistic.rewards_of_problems(np.array([row]))
-        assert padded_rewards[np.isfinite(padded_rewards)].tolist() == rewards
+        assert padded_rewards[: len(rewards)].tolist() == rewards
+        assert (padded_rewards[len(rewards) :] == -np.inf).all()
     assert group_statistic.rewards.size == len(rows)  # no table by problem, as wide as the largest: it may be huge

@@ -3,26 +3,29 @@
 import os
 import signal
 from collections import Counter
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
-from tests.conftest import column, lines_of, names_in, read_json, refused, small_config
+from tests.conftest import column, lines_of, names_in, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import twins
 from topr_exp.evaluate import main as evaluate
-from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.evaluation import showcase
 from topr_exp.pipeline import open_journal, run
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.store import Store
+
+SHOWN = 3  # completions of each verdict
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A finished run of two iterations."""
     config = small_config(tmp_path_factory.mktemp("curve"), "iterations=2")
-    run(config)
+    with patch.object(showcase, "PER_VERDICT", SHOWN):
+        run(config)
     return config
 
 
@@ -95,18 +98,21 @@ def test_each_point_of_the_curve_is_of_completions_of_its_own_weights(curved):
     assert len(set(logp_by_position.values())) == 4
 
 
-def test_the_showcase_holds_a_few_of_every_kind_with_log_probabilities(plain):
+def test_the_showcase_holds_a_few_of_every_kind_with_log_probabilities(plain, tmp_path):
     entries = lines_of(plain.folder / "completions.jsonl")
 
     counts = Counter((entry["set"], entry["iteration"], entry["verdict"]) for entry in entries)
     occasions = {(entry["set"], entry["iteration"]) for entry in entries}
     assert occasions == {("test", 0), ("test", 1), ("test", 2), ("train", 1), ("train", 2)}
-    assert max(counts.values()) <= PER_VERDICT
+    assert max(counts.values()) == SHOWN
     assert "correct" in column(entries, "verdict")
     for entry in entries:
         assert -100 < entry["logp"] < 0
         assert entry["verdict"] != "correct" or entry["answer"] == entry["gold"]
         assert entry["set"] != "train" or entry["trained_on"]
+    file = write_lines(tmp_path / "damaged.jsonl", [*entries, {"set": "train"}])
+    other_entries = [entry for entry in entries if (entry["set"], entry["iteration"]) != ("train", 1)]
+    assert showcase.entries_of_other_sets(file, "train", 1) == other_entries
 
 
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]

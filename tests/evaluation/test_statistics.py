@@ -132,4 +132,6 @@ def test_the_error_of_the_mean_reward_is_over_problems_and_over_what_they_were_m
     assert by_problem["mean_reward"] == by_source["mean_reward"] == 1.25
     assert by_problem["mean_reward_se"] == pytest.approx(math.sqrt(11 / 12) / 2)
     assert by_source["mean_reward_se"] == pytest.approx(0.25)
+    assert mean_reward(rewards[:2])["mean_reward_se"] == pytest.approx(1)
     assert mean_reward(rewards[:1]) == {"mean_reward": 0.5, "mean_reward_se": None}
+    assert mean_reward(rewards, ["a"] * 4) == {"mean_reward": 1.25, "mean_reward_se": None}

@@ -17,6 +17,7 @@ from topr_exp.imported.overlap import count_asking
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.report import problem_results, read_run
+from topr_exp.runtime import distributed
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.types import Problem
@@ -46,6 +47,16 @@ def encode(tiny, tmp_path):
 
 
 # ---- from rows to completions
+
+
+def test_one_process_of_a_run_reads_the_lines(encode, tmp_path, monkeypatch):
+    rows = [{"question": "2 + 2?", "gold": "4", "completion": "z"}]
+    name = encode(rows).stored.rollouts
+    (folder,) = (tmp_path / "imported").iterdir()
+    monkeypatch.setattr(distributed, "_rank", 1)
+    monkeypatch.setattr(distributed, "broadcast", lambda value: (f"imported/{folder.name}", ""))
+
+    assert encode([{}]).stored.rollouts == name
 
 
 def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(encode):

@@ -28,12 +28,14 @@ EVALUATIONS = """
 def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_all_problems(tmp_path):
     _, folder = make_run(tmp_path)
     write_lines(folder / "eval.jsonl", EVALUATIONS.strip().splitlines())
+    (folder / "summary.json").unlink()
 
     run = read_run(folder)
 
     assert column(run.evaluations, "pass@1") == [0.2, 0.65]
     assert column(run.curve, "optimizer_step") == [0, 10, 20]
     assert column(run.curve, "pass@1") == [0.25, 0.5, 0.7]
+    assert column(run.summary.values(), "pass@1") == [0.2, 0.65], "a lost summary is that of the evaluations"
 
 
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path):

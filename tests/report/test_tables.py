@@ -66,6 +66,7 @@ def test_settings_without_a_limit_are_numbers_in_a_data_frame():
     frame = runs_frame(group_runs(runs).runs)
 
     assert sorted(frame["algo.b_pos"]) == [1.0, math.inf]
+    assert frame["base_truncated_share"].dtype == float, "without any number, too"
 
 
 def test_latex_and_spreadsheets_get_text_as_text():

@@ -131,13 +131,14 @@ WEIGHTS = """
 23 | "zero_one" | {"baseline": 0.5} | "0.023: 2.3 % positive, c = 0.5" | "baseline=0.118"
 23 | "given" | {} | "0.023: 2.3 % positive, c = 0" | "baseline=-0.765"
 23 | "given" | {"baseline": -2.0} | None | None
+23 | "graded" | {} | None | None
 """
 
 
 def report_signs(capsys, algo, correct_count, kind, options):
     """What is printed of p̃ for 1000 completions, and what is warned of."""
     is_correct = np.arange(1000) < correct_count
-    rewards = np.where(is_correct, 1, -1) if kind == "given" else None
+    rewards = {"given": np.where(is_correct, 1, -1), "graded": np.where(is_correct, 1 + np.arange(1000), -1)}.get(kind)
     key = "effective_positive" if kind == "pm1" else "baseline"
     report_reward_signs(training_set(is_correct, kind, rewards, **options), config_of(f"algo={algo}").algo, key)
     out, err = capsys.readouterr()

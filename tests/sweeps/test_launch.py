@@ -17,7 +17,7 @@ from topr_exp.types import TOPRError
 @pytest.fixture
 def words(tmp_path):
     """A sweep of four runs on a cluster."""
-    return ["-m", "algo=topr,tis,ppo,grpo", "cluster=slurm", f"output_dir={tmp_path}", "name=sweep"]
+    return ["-m", "algo=topr,tis,ppo,grpo", "cluster=slurm", f"output_dir='{tmp_path}/a b'", "name=sweep"]
 
 
 def start(words, *settings):
@@ -27,7 +27,7 @@ def start(words, *settings):
 @pytest.fixture
 def sweep(tmp_path):
     """Its folder."""
-    return tmp_path / "sweep"
+    return tmp_path / "a b/sweep"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_jobs_of_a_launcher_that_was_killed_are_found(scheduler, words, swee
 
     out = capsys.readouterr().out
     assert "4 runs: 4 queued; 0 to start" in out
-    assert out.endswith(f"follow it: python -m topr_exp.sweeps status {sweep}\n")
+    assert out.endswith(f"follow it: python -m topr_exp.sweeps status '{sweep}'\n")
 
 
 def test_a_launch_of_a_finished_sweep_says_how_to_look_at_it(words, queued_runs, sweep, capsys):
@@ -71,7 +71,7 @@ def test_a_launch_of_a_finished_sweep_says_how_to_look_at_it(words, queued_runs,
 
     assert start(words) == 0
 
-    last_lines = f"next: python -m topr_exp.report {sweep}\n      python -m topr_exp.compare {sweep}\n"
+    last_lines = f"next: python -m topr_exp.report '{sweep}'\n      python -m topr_exp.compare '{sweep}'\n"
     assert capsys.readouterr().out.endswith(f"4 runs: 4 done\n{last_lines}")
 
 

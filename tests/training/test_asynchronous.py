@@ -188,6 +188,7 @@ class Tick:
 class SimulatedUpdate:
     batch: list[Tick]
     kept_tokens: list[int]  # of each group under way when the weights changed
+    begun: int  # groups, when the batch is complete
     trainer_idle: int  # ticks
     sampler_idle: float  # ticks by the share of free places
 
@@ -254,12 +255,13 @@ class Simulation:
             self.tick()
             self.begin(version, room)
         idle = self.now - start
+        begun = self.begun
         self.groups = [group for group in self.groups if group not in batch]
         for _ in range(schedule.tokens_per_update):
             self.begin(version, room_meanwhile)
             self.tick()
         self.begin(version, room_meanwhile)
-        return SimulatedUpdate(batch, kept_tokens, idle, self.free)
+        return SimulatedUpdate(batch, kept_tokens, begun, idle, self.free)
 
 
 # schedule.when_stale | schedule.max_lag
@@ -295,8 +297,10 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
         idle_time = expected.trainer_idle / TOKENS_PER_UPDATE
         assert clock.trainer_idle == pytest.approx(idle_time)
         assert clock.now == pytest.approx(start + idle_time + 1)
-        if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
+        if number + 1 < schedule.rounds:
             assert clock.sampler_idle == pytest.approx(expected.sampler_idle / TOKENS_PER_UPDATE)
+        else:
+            assert clock.groups_begun == expected.begun, "after the last batch nothing more is drawn"
         assert limit is None or number - min(versions) <= limit
         assert policy in ("drop", "freshest") or not clock.dropped
 

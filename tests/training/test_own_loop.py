@@ -80,7 +80,7 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
     trainer = new_trainer(policy, loss.function, config, tmp_path)
     indices = examples.order(0, 1, 0)[:24]
     batch_of_run = GlobalBatch(examples, indices, mu_is_policy=False)
-    number_of_run = trainer.accumulate_gradients(batch_of_run).loss / trainer.divisor(batch_of_run)
+    number_of_run = float(trainer.accumulate_gradients(batch_of_run).loss) / trainer.divisor(batch_of_run)
     gradient_of_run = gradient_of(policy.model)
     policy.model.zero_grad()
 
@@ -201,6 +201,12 @@ def test_a_batch_has_what_follows_from_its_arguments():
     assert batch.mask.tolist() == [[True, True], [True, False]]
     assert batch.positive.tolist() == [True, False]
     assert torch.equal(batch.mu_logp, batch.logp.detach())
+
+
+def test_coefficients_are_the_weight_times_the_reward_of_each_token():
+    coefficients = topr_exp.loss_coefficients(topr_exp.loss("topr"), from_logits(torch.tensor([1.0, -1.0])))
+
+    assert coefficients.tolist() == [[1 / 2, 1 / 2], [-1.0, 0.0]]
 
 
 # ---- mistakes

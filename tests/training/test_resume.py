@@ -35,7 +35,7 @@ BROKEN = {  # settings, and the updates after which the run breaks off
     ),
     "within a round, with the sampler's distribution": (
         f"{ROUNDS} mu=sampler sampler.top_logprobs=5 algo.center_scores=true optim.name=adafactor optim.lr=1e-3 "
-        "schedule.rounds=2 schedule.updates=2 optim.batch_size=8",
+        "schedule.rounds=2 schedule.updates=2 optim.batch_size=6 compose.n_examples=12",
         3,
     ),
     "lora": (f"{LORA} algo=agro evaluation.every=2", 5),  # within the second iteration

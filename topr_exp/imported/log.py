@@ -13,6 +13,8 @@ from topr_exp.config.load import load
 from topr_exp.imported.reader import RolloutReader, describe_columns, without_rewards
 from topr_exp.imported.rows import Row
 from topr_exp.imported.sources import HUB, NO_LOG, TABLE_KIND, content_digest, is_stored_log, source_files
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import see_new_names
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, TEXTS
 from topr_exp.store.source import Sharding, Source
@@ -46,15 +48,19 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     Raises TOPRError (one line) for a table that is not there, and for the first row that is malformed.
     """
     source = str(data.completions)
+    name = source
+    description = ""
     if source_files(source) or source.startswith(HUB) or Path(source).is_dir():
-        reader = RolloutReader(source, data.columns, data.skip_malformed)
-        table, _ = import_rows(store, reader)
-        description = describe_columns(reader)
-    elif is_stored_log(source, store.root):
-        table = store.open(store.root / source)
-        description = ""
-    else:
+        if distributed.is_main_process():  # it takes some 30 bytes a token; the table is mapped
+            reader = RolloutReader(source, data.columns, data.skip_malformed)
+            table, _ = import_rows(store, reader)
+            name = table.name
+            description = describe_columns(reader)
+        name, description = distributed.broadcast((name, description))
+        see_new_names(store.root / TABLE_KIND)
+    elif not is_stored_log(source, store.root):
         raise TOPRError(f"data.completions={source}: {NO_LOG.format(store.root)}")
+    table = store.open(store.root / name)
     table.hold()
     snapshot = table.snapshot()
     columns = snapshot.columns

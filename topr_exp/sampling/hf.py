@@ -198,7 +198,7 @@ def ids_with_probability(distribution: Tensor) -> list[list[int]]:
     """List, by row of log-probabilities [N, V], the tokens that are not −∞."""
     is_drawable = distribution > -torch.inf  # [N, V]
     row_sizes = is_drawable.sum(1).tolist()
-    ids = is_drawable.nonzero()[:, 1]  # of all rows, one after the other
+    ids = is_drawable.nonzero()[:, 1].cpu()  # of all rows, one after the other
     ids_by_row = ids.split(row_sizes)
     return [row_ids.tolist() for row_ids in ids_by_row]
 

@@ -125,16 +125,18 @@ def run_unfinished(
     if unfinished:
         return advise_on_unfinished(folder, unfinished, cluster)
     if reports and not runs_to_start:
-        say(f"next: python -m topr_exp.report {folder}\n      python -m topr_exp.compare {folder}")
+        sweep = shlex.quote(str(folder))
+        say(f"next: python -m topr_exp.report {sweep}\n      python -m topr_exp.compare {sweep}")
     return 0
 
 
 def advise_on_unfinished(folder: Path, unfinished: Sequence[RunStatus], cluster: ClusterConfig) -> int:
     """Say how to follow the runs, or to learn why they are not finished; returns the exit code."""
+    sweep = shlex.quote(str(folder))
     if cluster.submits_jobs and all(status.is_active for status in unfinished):
-        say(f"follow it: python -m topr_exp.sweeps status {folder}")
+        say(f"follow it: python -m topr_exp.sweeps status {sweep}")
         return 0
-    say(f"why: python -m topr_exp.sweeps logs {folder} RUN; go on: ... resume {folder}")
+    say(f"why: python -m topr_exp.sweeps logs {sweep} RUN; go on: ... resume {sweep}")
     return 1
 
 
@@ -148,7 +150,8 @@ def publish(folder: Path) -> None:
     """Write the report of a sweep; an error there is a warning, since the runs are what counts."""
     from topr_exp.report.__main__ import write_report
 
+    sweep = shlex.quote(str(folder))
     try:
-        say(f"report: {write_report([folder])}\nnext: python -m topr_exp.compare {folder}")
+        say(f"report: {write_report([folder])}\nnext: python -m topr_exp.compare {sweep}")
     except Exception as error:
-        warn(f"no report ({one_line(error, MAX_ERROR_LENGTH)}); try python -m topr_exp.report {folder}")
+        warn(f"no report ({one_line(error, MAX_ERROR_LENGTH)}); try python -m topr_exp.report {sweep}")

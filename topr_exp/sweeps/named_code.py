@@ -102,7 +102,7 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
         arguments = printable(shlex.join(unconfirmed), keep="")
         raise ConfigError(
             f"{folder}: its settings run code that is not installed; if you trust it, say so: "
-            f"python -m topr_exp.sweeps resume {folder} {arguments}"
+            f"python -m topr_exp.sweeps resume {shlex.quote(str(folder))} {arguments}"
         )
     return [*run_settings, *cluster_settings]
 

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -122,7 +123,7 @@ class SlurmScheduler:
                 raise ConfigError(refusal) from None
         sizes = list(map(len, arrays))
         say(f"submitted to Slurm: {describe_submission(array_ids, sizes)}")
-        say(f"follow it: python -m topr_exp.sweeps status {folder}")
+        say(f"follow it: python -m topr_exp.sweeps status {shlex.quote(str(folder))}")
 
     def states(self, runs: Sequence[Run]) -> JobStates:
         arrays_by_option: dict[tuple[str, ...], set[str]] = defaultdict(set)

@@ -76,12 +76,12 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
     groups = training_set.groups
 
     def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
-        return torch.as_tensor(values, dtype=dtype, device=logp.device)
+        return torch.from_numpy(values).to(logp.device, dtype, non_blocking=True)
 
     def padded(values_of_rows: Sequence[NDArray[np.float32]]) -> Tensor:
         """Pad each row's values, [tokens] or [tokens, k], to [B, T] or [B, T, k]."""
         values = torch.from_numpy(np.concatenate(values_of_rows))
-        return pad_tokens(values.to(logp.device), mask)
+        return pad_tokens(values.to(logp.device, non_blocking=True), mask)
 
     def token_column(name: str) -> Tensor | None:
         """Pad a column of numbers by token to [B, T]; None without such a column."""

@@ -88,7 +88,7 @@ class Inputs:
         ids = self.drawable.ids[first_id : first_id + counts.sum()]
         row_of_id = np.arange(row_count).repeat(counts)
         mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
-        mask[torch.from_numpy(row_of_id), torch.from_numpy(ids)] = 0
+        mask[self.tensor(row_of_id), self.tensor(ids)] = 0
         return logits + mask
 
     def gather_head(self, logp: Tensor, start: int) -> Tensor:

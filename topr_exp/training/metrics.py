@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from topr_exp.runtime import distributed
+from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
@@ -30,20 +31,21 @@ class MetricAccumulator:
     values: dict[str, list[Tensor]] = field(default_factory=dict)  # the loss's metrics
     tokens: int = 0  # of completions
     prompt_tokens: int = 0  # each completion's prompt
-    loss: float = 0.0
-    entropy: float = 0.0
+    loss: float | Tensor = 0.0
+    entropy: float | Tensor = 0.0
 
-    def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores, *, prompt_tokens: int) -> None:
-        """Take in one micro-batch without its graph."""
-        self.prompt_tokens += prompt_tokens
+    def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores, *, inputs: Inputs) -> None:
+        """Take in one micro-batch without its graph; reads no number of a GPU, which would wait for it."""
+        self.tokens += inputs.token_count - inputs.prompt_token_count
+        self.prompt_tokens += inputs.prompt_token_count
         if isinstance(batch, PairBatch):
             self._add_side(batch.chosen)
             self._add_side(batch.rejected)
         else:
             self._add_side(batch)
         if scores.entropy is not None:
-            self.entropy += float(scores.entropy.double().sum())
-        self.loss += float(output.loss.detach().double().sum())
+            self.entropy += scores.entropy.double().sum()
+        self.loss += output.loss.detach().double().sum()
         for name, value in output.metrics.items():
             self.values.setdefault(name, []).append(value)
 
@@ -51,16 +53,13 @@ class MetricAccumulator:
         logp = side.logp.detach()
         self.delta.append(sum_over_tokens(logp - side.mu_logp, side))
         self.positive.append(side.positive)
-        self.tokens += int(side.mask.sum())
         if side.group is not None:
             self.group.append(side.group)
         if side.ref_logp is not None:
             self.ref_delta.append(sum_over_tokens(logp - side.ref_logp, side))
 
     def of_all_processes(self) -> "MetricAccumulator":
-        """Gather metrics of all processes of the run, by rank."""
-        if distributed.world_size() == 1:
-            return self
+        """Gather metrics of all processes of the run, by rank, in main memory."""
         on_cpu = tree_map_only(Tensor, Tensor.cpu, vars(self))
         merged = MetricAccumulator()
         for metrics in distributed.all_gather(on_cpu):
@@ -75,8 +74,8 @@ class MetricAccumulator:
         self.group += metrics.group
         self.tokens += metrics.tokens
         self.prompt_tokens += metrics.prompt_tokens
-        self.loss += metrics.loss
-        self.entropy += metrics.entropy
+        self.loss += float(metrics.loss)
+        self.entropy += float(metrics.entropy)
         for name, values in metrics.values.items():
             self.values.setdefault(name, []).extend(values)
 
@@ -88,7 +87,7 @@ class MetricAccumulator:
         delta = torch.cat(self.delta).double()
         positive = torch.cat(self.positive)
         record = {
-            "loss": self.loss / divisor,
+            "loss": float(self.loss) / divisor,
             "positive_share": float(positive.double().mean()),
             "ess": effective_sample_size(delta),
         }
@@ -100,7 +99,7 @@ class MetricAccumulator:
         for suffix, has_verdict in by_verdict(positive):
             if has_verdict.any():
                 record |= log_ratio_metrics(delta[has_verdict], suffix)
-        record["entropy"] = self.entropy / self.tokens
+        record["entropy"] = float(self.entropy) / self.tokens
         if self.ref_delta:
             ref_delta = torch.cat(self.ref_delta).double()
             record["kl_ref"] = float(ref_delta.mean())
@@ -120,8 +119,7 @@ class MetricAccumulator:
         """
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
         range_starts = np.where(ages > 0, 2**exponents, 0)  # by group
-        group_of_response = torch.cat(self.group).cpu()
-        range_start_of_response = torch.from_numpy(range_starts)[group_of_response].to(delta.device)
+        range_start_of_response = torch.from_numpy(range_starts)[torch.cat(self.group)]
         record = {}
         for range_start in np.unique(range_starts):
             is_in_range = range_start_of_response == range_start

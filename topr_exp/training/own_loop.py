@@ -180,7 +180,7 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
             continue
         if values.shape != logp.shape:
             raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
-        token_fields[name] = values.detach()
+        token_fields[name] = values.detach().to(logp.device)
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
         if values is None:
             continue
@@ -193,7 +193,7 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
         logp=logp,
         mask=padded_mask(completion_mask),
         reward=reward.to(logp),
-        positive=positive.bool(),
+        positive=positive.to(logp.device, torch.bool),
         baseline=baseline,
         **token_fields,
     )

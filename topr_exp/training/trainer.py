@@ -152,7 +152,7 @@ class Trainer:
             group["lr"] = rate
         with memory_for(self._describe_update(global_batch), self._memory_remedy()):
             metrics = self.gradients_in_memory(global_batch)
-            norm = self.clip(self.config.grad_clip)
+            norm = float(self.clip(self.config.grad_clip))
             metrics = metrics.of_all_processes()
             if global_batch.mu_is_policy:
                 self.check_unit_ratio(torch.cat(metrics.delta))
@@ -170,7 +170,7 @@ class Trainer:
             "samples": self.samples,
             **metrics.record(divisor, training_set.ages, has_mu=has_mu),
             **training_set.mean_reward(global_batch.examples),
-            "grad_norm": float(norm),
+            "grad_norm": norm,
             "lr": rate,
             "tokens": metrics.tokens,
             "prompt_tokens": metrics.prompt_tokens,
@@ -228,7 +228,7 @@ class Trainer:
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
             if is_counted:
-                metrics.add(batch, output, scores, prompt_tokens=inputs.prompt_token_count)
+                metrics.add(batch, output, scores, inputs=inputs)
                 mean_loss.backward()
                 self.report_tokens(inputs.token_count)
             else:  # the other processes wait for this one's part of a sum
@@ -273,8 +273,7 @@ class Trainer:
                 batch_logp = self.layout.score(inputs).logp
             if is_counted:
                 batch_width = batch_logp.shape[1]
-                positions_on_device = torch.from_numpy(positions).to(logp.device)
-                logp[positions_on_device, :batch_width] = batch_logp
+                logp[inputs.tensor(positions), :batch_width] = batch_logp
         distributed.all_reduce_sum_(logp)
         batch = loss_batch(training_set, rows, mask, TokenScores(logp))
         return checked_signals(self.loss, batch)
@@ -301,9 +300,9 @@ class Trainer:
             f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
         )
 
-    def check_finite(self, metrics: MetricAccumulator, norm: Tensor, global_batch: GlobalBatch) -> None:
+    def check_finite(self, metrics: MetricAccumulator, norm: float, global_batch: GlobalBatch) -> None:
         """Raise TOPRError with the completions of an update whose loss or gradient is not finite."""
-        if math.isfinite(metrics.loss) and norm.isfinite():
+        if math.isfinite(metrics.loss) and math.isfinite(norm):
             return
         mean_loss = metrics.loss / self.divisor(global_batch)
         delta = torch.cat(metrics.delta).nan_to_num(nan=math.inf)
