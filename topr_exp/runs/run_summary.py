@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs.training_data import SUMMARY
@@ -37,7 +37,9 @@ def summarize_run(
         raise TOPRError(f"{folder.path / file_name} is missing or damaged; remove model/ to train it again")
     figure_names = (*REQUIRED_FIGURES, *OPTIONAL_FIGURES)
     training_figures = {name: training_set[name] for name in figure_names if name in training_set}
-    notes = [*earlier_notes(folder, config.iterations), training_set.get("note"), *folder.lost_records()]
+    training_sets = [folder.read(f"iteration-{iteration}/{SUMMARY}") for iteration in range(1, config.iterations)]
+    training_sets.append(training_set)
+    notes = [*notes_of_iterations(training_sets), *folder.lost_records()]
     summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
     if config.checkpoint.weights == "none":
         summary["model_saved"] = False
@@ -52,31 +54,35 @@ def summarize_run(
         **training_figures,
         **problem_figures,
         "truncated_share": training_set.get("truncated_share"),
-        "grader_timeouts": training_set.get("grader_timeouts", 0),
-        "note": "; ".join(filter(None, notes)) or None,
+        "grader_timeouts": add_up(training_sets, "grader_timeouts"),
+        "note": "; ".join(notes) or None,
         "sampler_mismatch": training_set.get("sampler_mismatch"),
         "seconds": {stage: round(seconds, 3) for stage, seconds in folder.timer.seconds.items()},
-        "tokens": count_tokens(folder, config),
+        "tokens": count_tokens(folder, config, training_sets),
     }
     return distributed.broadcast(summary)
 
 
-def earlier_notes(folder: RunFolder, iterations: int) -> Iterator[str]:
-    """Yield the notes on the training sets of the iterations before the last."""
-    for iteration in range(1, iterations):
-        note = folder.read(f"iteration-{iteration}/{SUMMARY}").get("note")
+def notes_of_iterations(training_sets: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the notes on the training set of each iteration; all but the last name theirs."""
+    for iteration, training_set in enumerate(training_sets, start=1):
+        note = training_set.get("note")
+        if note and iteration < len(training_sets):
+            note = f"iteration {iteration}: {note}"
         if note:
-            yield f"iteration {iteration}: {note}"
+            yield note
 
 
-def count_tokens(folder: RunFolder, config: Config) -> dict[str, int]:
+def count_tokens(folder: RunFolder, config: Config, training_sets: Sequence[dict[str, Any]]) -> dict[str, int]:
     """Return the tokens that the run sampled and scored; rounds count theirs in each iteration's summary.
 
     Not counted are shards of a stage that was stopped: the next attempt has them from the store.
     """
     if not config.schedule.in_rounds:
         return folder.counts
-    tokens_sampled = 0
-    for iteration in range(1, config.iterations + 1):
-        tokens_sampled += folder.read(f"iteration-{iteration}/{SUMMARY}").get("tokens_sampled", 0)
-    return {**folder.counts, "tokens_sampled": tokens_sampled}
+    return {**folder.counts, "tokens_sampled": add_up(training_sets, "tokens_sampled")}
+
+
+def add_up(training_sets: Sequence[dict[str, Any]], name: str) -> int:
+    """Sum a count over the iterations."""
+    return sum(training_set.get(name, 0) for training_set in training_sets)
