@@ -30,8 +30,9 @@ def test_a_single_run_has_the_interval_over_problems_that_was_measured(runs):
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
 
 
-def test_without_a_measured_interval_it_is_1_96_standard_errors():
-    run = made_run("x", BASE, evaluation(60, 70, 5) | {"pass@1_se": 0.02})
+@pytest.mark.parametrize("points", [{}, {"pass@k": {"1": {"low": None, "high": 0.65}}}], ids=["none", "damaged"])
+def test_without_a_measured_interval_it_is_1_96_standard_errors(points):
+    run = made_run("x", BASE, evaluation(60, 70, 5) | {"pass@1_se": 0.02} | points)
 
     assert ends([run], "pass@1") == pytest.approx((0.6, 0.6 - 0.0392, 0.6 + 0.0392))
 

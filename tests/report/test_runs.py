@@ -67,6 +67,7 @@ def test_runs_among_many_have_the_same_curves(tmp_path, done):
 
     assert among_many.updates == []
     assert among_many.update_count == len(single_run.updates) == 20
+    assert any("metrics.jsonl: line 21 left out" in note for note in single_run.notes) == done
     for kind, frame in single_run.curves.items():
         assert frame.equals(among_many.curves[kind])
 

@@ -113,7 +113,8 @@ def test_a_trained_verifier_is_evaluated_as_its_run_did(finished, tmp_path, caps
 
 
 def test_solutions_that_were_left_out_end_the_averages_by_problem(finished):
-    assert len(read_repetitions([read_run(finished.folder)], "final")) == 1
+    repetitions = read_repetitions([read_run(finished.folder)], "final")
+    assert repetitions.values().shape == (1, 6), "a value for each problem, not for each of its solutions"
 
     incomplete = read_run(finished.folder)
     incomplete.summary["too_long"] = {"train": 0, "test": 4}
