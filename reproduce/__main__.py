@@ -74,6 +74,8 @@ def make_figures(options: argparse.Namespace) -> int:
     began = time.monotonic()
     request = read_request(options)
     plans = [plan_figure(figure, request) for figure in request.figures]
+    if not options.check:
+        refuse_mixed_settings(plans, request)
     sweeps = missing_runs(plans, request)
     for plan in plans:
         print(f"{plan.figure.name:16} {len(plan.jobs):4} runs", flush=True)
@@ -140,6 +142,26 @@ def refuse_runs_of_changed_code(plans: Sequence[FigurePlan], out: Path) -> None:
                     f"--out {out}: records name the commit that made them, but {folder} was begun with uncommitted "
                     "changes; remove it, or give another --out"
                 )
+
+
+def refuse_mixed_settings(plans: Sequence[FigurePlan], request: Request) -> None:
+    """Raise ConfigError for overrides that a figure would draw together with records of its own settings."""
+    from reproduce import records
+    from reproduce.jobs import plan_in_full
+
+    if not request.overrides:
+        return
+    for plan in plans:
+        file = request.out / f"{plan.figure.name}.json"
+        recorded = records.records_by_identity(records.read(file))
+        if recorded.keys() <= plan.jobs.keys():
+            continue
+        full_plan = plan_in_full(plan.figure, request)
+        if not plan.jobs.keys() <= full_plan.jobs.keys():
+            raise ConfigError(
+                f"--out {request.out}: the figure would mix runs with {' '.join(request.overrides)} and those "
+                f"without in {file.name}; give another --out"
+            )
 
 
 def read_request(options: argparse.Namespace) -> Request:

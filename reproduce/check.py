@@ -1,6 +1,5 @@
 """Numbers of finished runs: written as records, or compared with the recorded ones."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from reproduce import records
 from reproduce.figure import Figure
 from reproduce.files import plural
-from reproduce.jobs import FigurePlan, Request, is_finished, plan_figure
+from reproduce.jobs import FigurePlan, Request, is_finished, plan_in_full
 from reproduce.panels import project_style, save_picture
 from reproduce.records import SHARES
 from reproduce.selection import Record, Runs
@@ -61,8 +60,7 @@ def write_records(plan: FigurePlan, request: Request, finished: Mapping[str, tup
     stored = records.read(file)
     all_records = records.records_by_identity(stored)
     if not all_records.keys() <= plan.jobs.keys():
-        full_request = dataclasses.replace(request, full=True, overrides=())
-        full_plan = plan_figure(plan.figure, full_request)
+        full_plan = plan_in_full(plan.figure, request)
         for identity in all_records.keys() - plan.jobs.keys() - full_plan.jobs.keys():
             del all_records[identity]
     for identity, (record, _) in finished.items():

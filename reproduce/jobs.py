@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,11 @@ def plan_figure(figure: Figure, request: Request) -> FigurePlan:
             if algorithms is None or job.config.algo.name in algorithms:
                 jobs.setdefault(records.identity_of(job.config), job)
     return FigurePlan(figure, jobs, left_out)
+
+
+def plan_in_full(figure: Figure, request: Request) -> FigurePlan:
+    """All runs that a figure may have, without the overrides of this command."""
+    return plan_figure(figure, replace(request, full=True, overrides=()))
 
 
 def missing_runs(plans: Sequence[FigurePlan], request: Request) -> list[list[Job]]:

@@ -1,6 +1,7 @@
 """The experiments behind the figures, and the command."""
 
 import json
+import shutil
 import subprocess
 from unittest.mock import Mock
 
@@ -153,3 +154,15 @@ def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
     with refused(f"{tmp_path} was begun with uncommitted changes; remove it, or give another --out"):
         command.refuse_runs_of_changed_code([plan], command.RESULTS)
     command.refuse_runs_of_changed_code([plan], results)
+
+
+def test_a_figure_takes_no_runs_of_other_settings_beside_its_own(tmp_path, capsys):
+    shutil.copy(ROOT / command.RESULTS / "fig9.json", tmp_path)
+
+    def status(*words):
+        return command.main(["fig9", "--list", "--out", str(tmp_path), *words])
+
+    assert status("seed=0") == 0
+    assert status("seed=0", "data.n=4") == 2
+    message = f"--out {tmp_path}: the figure would mix runs with seed=0 data.n=4 and those without in fig9.json"
+    assert message in capsys.readouterr().err
