@@ -145,7 +145,7 @@ def refuse_runs_of_changed_code(plans: Sequence[FigurePlan], out: Path) -> None:
 
 
 def refuse_mixed_settings(plans: Sequence[FigurePlan], request: Request) -> None:
-    """Raise ConfigError for overrides that a figure would draw together with records of its own settings."""
+    """Raise ConfigError for overrides whose runs a figure would draw together with recorded ones of other settings."""
     from reproduce import records
     from reproduce.jobs import plan_in_full
 
@@ -159,8 +159,8 @@ def refuse_mixed_settings(plans: Sequence[FigurePlan], request: Request) -> None
         full_plan = plan_in_full(plan.figure, request)
         if not plan.jobs.keys() <= full_plan.jobs.keys():
             raise ConfigError(
-                f"--out {request.out}: the figure would mix runs with {' '.join(request.overrides)} and those "
-                f"without in {file.name}; give another --out"
+                f"--out {request.out}: the figure would mix runs with {' '.join(request.overrides)} and others "
+                f"in {file.name}; give another --out"
             )
 
 

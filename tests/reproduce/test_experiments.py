@@ -164,5 +164,5 @@ def test_a_figure_takes_no_runs_of_other_settings_beside_its_own(tmp_path, capsy
 
     assert status("seed=0") == 0
     assert status("seed=0", "data.n=4") == 2
-    message = f"--out {tmp_path}: the figure would mix runs with seed=0 data.n=4 and those without in fig9.json"
+    message = f"--out {tmp_path}: the figure would mix runs with seed=0 data.n=4 and others in fig9.json"
     assert message in capsys.readouterr().err

@@ -165,7 +165,7 @@ class Progress:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds of work so far, without nested progress, which the time left goes by as well."""
+        """Seconds of work so far without nested progress, which the time left includes."""
         return self.seconds - self.nested_seconds
 
     @property
