@@ -110,15 +110,11 @@ def is_of_repository(out: Path, root: Path = ROOT) -> bool:
     return out.resolve() == root / RESULTS
 
 
-def refuse_changed_code(out: Path, root: Path = ROOT, *, outputs: Sequence[str] = ()) -> None:
-    """Raise ConfigError where records for the repository would come from code that no commit has.
-
-    outputs: files below `root` that the command writes itself.
-    """
+def refuse_changed_code(out: Path, root: Path = ROOT) -> None:
+    """Raise ConfigError where records for the repository would come from code that no commit has."""
     if not is_of_repository(out, root) or not (root / ".git").exists():
         return
-    exclusions = [f":(exclude){output}" for output in outputs]
-    status = ["git", "-C", str(root), "status", "--porcelain", "--", *CODE, *exclusions]
+    status = ["git", "-C", str(root), "status", "--porcelain", "--", *CODE]
     lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
     if lines:
         raise ConfigError(

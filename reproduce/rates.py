@@ -4,8 +4,9 @@ A cell is a place and a loss of conf/learning_rates.yaml, and one run of FIGURE'
 seeds and validation problems in the place of the test. Each cell begins with three rates of one grid and is extended
 until its choice, the higher mean, has a neighbour on both sides or is the grid's end; where a neighbour is a cliff, the
 rate half-way to it is tried, too. A rate that is plainly worse with the first seed is not tried with the second.
-FOLDER/rates.json has pass@1 of each run, conf/learning_rates.yaml the choice, docs/results/rates.yaml what was tried;
-all are written as runs end, and the same command goes on from them.
+FOLDER/rates.json has pass@1 of each run; it is written as runs end, and the same command goes on from it. Once every
+cell has its choice, conf/learning_rates.yaml gets it and docs/results/rates.yaml what was tried: not before, since
+records name the commit that made them, and conf is a part of that.
 """
 
 from __future__ import annotations
@@ -216,10 +217,10 @@ def main(words: list[str] | None = None, launch: Launcher = run_sweep, files: Ra
 
 
 def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles) -> int:
-    """Run what cells lack, a chunk at a time, and write what is known; returns the exit code of a signal, else 0."""
+    """Run what cells lack, a chunk at a time, then write the choices; returns the exit code of a signal, else 0."""
     request = read_request(options)
     if not options.list:
-        refuse_changed_code(request.out, outputs=[str(records.LEARNING_RATES.relative_to(records.ROOT))])
+        refuse_changed_code(request.out)
     cells: list[Cell] = []
     for figure in request.figures:
         cells += cells_of(figure, request)
@@ -239,15 +240,16 @@ def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles
             tried[cell] = cell.tried(results)
             missing[cell] = missing_trials(tried[cell], first_rates[cell])
             trials_to_run += [(cell, trial) for trial in missing[cell]]
-        if not options.list:
-            write_rates({cell: tried[cell] for cell in cells if not missing[cell]}, files)
-            if results:
-                records.write(results_file, results.values(), {})
+        if results and not options.list:
+            records.write(results_file, results.values(), {})
         if options.list or not trials_to_run or code:
-            print_cells(tried, missing)
-            return code
+            break
         chunk = trials_to_run[: RUNS_BETWEEN_RECORDS * options.jobs]
         code = run_trials(chunk, results, launch, cells[0].overrides)
+    print_cells(tried, missing)
+    if not options.list and not trials_to_run:
+        write_rates(tried, files)
+    return code
 
 
 def run_trials(
@@ -348,8 +350,6 @@ def describe_choice(tried: Tried, missing: Sequence[Trial]) -> str:
 
 def write_rates(tried_of_cell: Mapping[Cell, Tried], files: RateFiles) -> None:
     """Write choices into conf, and what was tried for them beside the records."""
-    if not tried_of_cell:
-        return
     rates, tried_rates = records.read_rates(files.chosen), records.read_rates(files.tried)
     for cell, tried in tried_of_cell.items():
         rates.setdefault(cell.place, {})[cell.loss] = best_rate(tried)

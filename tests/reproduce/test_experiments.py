@@ -144,7 +144,6 @@ def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
     with refused(r"^--out .*docs/results: records name the commit .* reproduce/ has uncommitted"):
         command.refuse_changed_code(results, tmp_path)
     command.refuse_changed_code(tmp_path / "elsewhere", tmp_path)
-    command.refuse_changed_code(results, tmp_path, outputs=["reproduce/new.py"])
 
     plan = FigurePlan(Mock(), {"": Mock()})
     plan.jobs[""].config.folder = tmp_path

@@ -103,6 +103,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, finished
     files = RateFiles(tmp_path / "learning_rates.yaml", tmp_path / "tried.yaml")
     files.chosen.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
     files.tried.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
+    conf_before = read_rates(files.chosen)
     runs = TrainedRuns(finished)
     command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
 
@@ -113,6 +114,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, finished
     assert rates.main([*command, "sampler.temperature=0.5"], runs, files) == 2, "records don't hold it"
     assert rates.main(command, runs, files) == 1
     assert "no space left; a rate is judged by loss" in capsys.readouterr().err
+    assert read_rates(files.chosen) == conf_before, "a run after it would record changed code"
     assert (3e-4, 100) in runs.started
 
     runs.error = "the loss or its gradient is not finite at step 7"
