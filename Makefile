@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
+RANGES := $(VENV)/ranges
+RESOLUTION ?= lowest-direct
 
-.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full docs lint clean
+.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins check-ranges paper paper-full docs lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -61,6 +63,15 @@ check-gpu-pins: $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --dest $(VENV)/wheels \
 		"$$(grep '^vllm==' constraints-gpu.txt | cut -d' ' -f1)"
 	$(BIN)/python -m scripts.vllm_names $(VENV)/wheels/vllm-*.whl
+
+# Half an hour: does the suite pass with the oldest versions that pyproject's ranges allow, as uv (on PATH) finds them?
+# RESOLUTION=highest: with the newest; PYTHON=python3.13: in that Python. PyPI's torch brings CUDA, several GB; without:
+# UV_TORCH_BACKEND=cpu. TRL is left out, as it asks for newer versions than this package does.
+check-ranges: $(VENV)/.installed
+	uv venv --quiet --clear --python $(PYTHON) $(RANGES)
+	uv pip install --quiet --python $(RANGES) --resolution $(RESOLUTION) --editable '.[gguf,lora,tensorboard]'
+	uv pip install --quiet --python $(RANGES) --constraint constraints.txt cogapp hypothesis pytest pytest-timeout pytest-xdist
+	OMP_NUM_THREADS=1 $(RANGES)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Seconds: the site, into site/; a link that leads nowhere, a page outside the menu and two of one address are errors.
 docs: $(VENV)/.installed-dev
