@@ -152,13 +152,14 @@ class Cell:
 
 
 def scores_by_rate(identity_of: Callable[[Trial], str], results: Mapping[str, Record]) -> Tried:
-    """pass@1 of a cell's runs that there are results of; results: by identity."""
+    """pass@1 of a cell's runs by rate, in the order of the seeds up to one without a result; results: by identity."""
     tried: Tried = {}
     for rate in sorted((*GRID, *HALF_STEPS)):
         for seed in SEEDS:
             result = results.get(identity_of(Trial(rate, seed)))
-            if result is not None:
-                tried.setdefault(rate, []).append(percent(result))
+            if result is None:
+                break
+            tried.setdefault(rate, []).append(percent(result))
     return tried
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from reproduce import rates, records
 from reproduce.jobs import plan_figure
-from reproduce.rates import RateFiles, first_rate, missing_trials
+from reproduce.rates import RateFiles, first_rate, missing_trials, scores_by_rate
 from reproduce.records import read_rates, runs_of
 from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate
 from tests.conftest import each_row, lines_of, values_of, write_lines
@@ -70,6 +70,13 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
     assert best_rate(tried) == 1e-4
     assert tried[1e-3] == [60, 20]
     assert tried[3e-5] == [50], "the choice was at the edge of what was tried"
+
+
+def test_a_result_of_the_second_seed_alone_does_not_stand_for_the_first():
+    result = {"final": {"pass@1": 0.5}}
+    results = {(1e-3, 101): result, (3e-4, 100): result, (3e-4, 101): result}
+
+    assert scores_by_rate(tuple, results) == {3e-4: [50, 50]}
 
 
 class TrainedRuns:
