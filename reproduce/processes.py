@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
+from topr_exp.runtime.machine import usable_cpus
+
 Result = TypeVar("Result")
 
 
@@ -17,9 +19,8 @@ def map_on_cores(function: Callable[..., Result], *arguments: Iterable[Any]) -> 
 
     One process a core, with one thread of torch: two threads of a tiny model only wait for one another.
     """
-    cores = len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(cores, context, prepare_process) as pool:
+    with ProcessPoolExecutor(usable_cpus(), context, prepare_process) as pool:
         return list(pool.map(function, *arguments))
 
 

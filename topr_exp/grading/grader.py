@@ -4,6 +4,7 @@ Text and arithmetic are compared in this process; sympy and users' graders run i
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -21,9 +22,12 @@ from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
 from topr_exp.grading.surroundings import is_number, without_words
+from topr_exp.grading.worker import HAS_LINUX_LIMITS
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.distributed import CPUS_PER_PROCESS
 from topr_exp.runtime.files import find_module_file
+from topr_exp.runtime.machine import usable_cpus
+from topr_exp.runtime.terminal import warn
 from topr_exp.schema import build
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
@@ -58,7 +62,7 @@ class Outcome:
 
 def cores() -> int:
     """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
-    usable = len(os.sched_getaffinity(0))
+    usable = usable_cpus()
     cpus_per_process = int(os.environ.get(CPUS_PER_PROCESS, "0"))
     if usable <= cpus_per_process:  # bound to CPUs that the other processes don't have
         return usable
@@ -108,6 +112,7 @@ class Grader(AbstractContextManager["Grader"]):
         """The workers, started now (it takes 1 to 2 seconds) unless they run."""
         with self._lock:
             if self._pool is None or not self._pool.usable:
+                _warn_of_unlimited_memory()
                 target = self.name if self._is_users else SYMBOLIC
                 patience = 1.0 if self._is_users else PATIENCE  # a user's may sleep
                 self._pool = WorkerPool(target, self.workers, self.deadline, self.settings, patience=patience)
@@ -249,6 +254,13 @@ class Grader(AbstractContextManager["Grader"]):
         if reward is not None:
             reward = float(reward)
         return Outcome(verdict, answer, "user", reward)
+
+
+@functools.cache
+def _warn_of_unlimited_memory() -> None:
+    """Say once, where grading starts, which part of the workers' seal is Linux's alone."""
+    if not HAS_LINUX_LIMITS:
+        warn("only Linux limits a grading worker's memory: here its deadline alone bounds what an answer may take")
 
 
 def open_grader(grading: Grading) -> Grader:

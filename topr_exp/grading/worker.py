@@ -30,6 +30,8 @@ MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: u
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
 _OPEN_FILES = 24
 _PR_SET_PDEATHSIG = 1
+# macOS has no prctl, no /proc, and refuses a limit on memory below the hundreds of GB that it maps into each process.
+HAS_LINUX_LIMITS = sys.platform == "linux"
 
 Task = Callable[..., Any]
 
@@ -38,9 +40,9 @@ Task = Callable[..., Any]
 
 
 def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
-    """Load `target` ("package.module.name"), then fork workers on request until the caller ends.
+    """Load `target` ("package.module.name"), then fork workers on request until the caller ends; kill them then.
 
-    The kernel then ends the workers. descriptor: of the socket to the caller. settings: as JSON, of a target that is a
+    descriptor: of the socket to the caller. settings: as JSON, of a target that is a
     dataclass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -56,21 +58,32 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
         task = build(task, json.loads(settings), "data.grader.")
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
+    server_pid = os.getpid()
+    worker_pids: set[int] = set()  # until one is reaped here, its number cannot become another process's
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
-        while True:
-            while not control.poll(CALLER_CHECK_SECONDS):
-                if os.getppid() != caller_pid:
-                    return
+        while _caller_asks(control, caller_pid):
             replaced_pid = json.loads(control.recv_bytes())
             channel_descriptor = recv_handle(control)
-            if replaced_pid is not None:  # until it is reaped here, the number cannot become another process's
+            if replaced_pid is not None:
                 os.kill(replaced_pid, signal.SIGKILL)
                 os.waitpid(replaced_pid, 0)
-            server_pid = os.getpid()
-            if os.fork() == 0:
+                worker_pids.remove(replaced_pid)
+            worker_pid = os.fork()
+            if worker_pid == 0:
                 control.close()
                 _work(Connection(channel_descriptor), server_pid, task)  # does not return
             os.close(channel_descriptor)
+            worker_pids.add(worker_pid)
+    for pid in worker_pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _caller_asks(control: Connection, caller_pid: int) -> bool:
+    """Wait until the caller asks for a worker or closes the socket; False once it is gone."""
+    while not control.poll(CALLER_CHECK_SECONDS):
+        if os.getppid() != caller_pid:
+            return False
+    return True
 
 
 def relay_errors(control_descriptor: int) -> None:
@@ -99,8 +112,8 @@ def relay_errors(control_descriptor: int) -> None:
 def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
     """Report readiness, then answer one task after the other."""
     try:
-        # The kernel kills this process when the server ends, whatever ends it.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if HAS_LINUX_LIMITS:  # the kernel kills this process when the server ends, whatever ends that
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server_pid:  # else the server ended before the call
             _limit()
             _seal()
@@ -116,16 +129,17 @@ def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
 
 
 def _limit() -> None:
-    """Limit this process's memory, files and child processes."""
-    with open("/proc/self/statm") as statm:
-        mapped_pages = int(statm.read().split()[0])
+    """Limit this process's files and child processes, on Linux its memory, too."""
     limits = {
-        resource.RLIMIT_AS: mapped_pages * resource.getpagesize() + MEMORY_BYTES,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_NPROC: 0,  # root is exempt: there the seal refuses processes
         resource.RLIMIT_CORE: 0,
     }
+    if HAS_LINUX_LIMITS:
+        with open("/proc/self/statm") as statm:
+            mapped_pages = int(statm.read().split()[0])
+        limits[resource.RLIMIT_AS] = mapped_pages * resource.getpagesize() + MEMORY_BYTES
     for kind, amount in limits.items():
         _, hard_limit = resource.getrlimit(kind)
         if hard_limit != resource.RLIM_INFINITY:

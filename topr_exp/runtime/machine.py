@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 from topr_exp.config.sampler_choice import DRIVER
@@ -39,6 +40,13 @@ def find_program(names: list[str]) -> str | None:
 
 
 # ---- CPU
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use; only Linux tells of fewer than there are."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def describe_slow_precision(device: str, precision: str, cpu_info: Path = CPU_INFO) -> str:

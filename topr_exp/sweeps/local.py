@@ -53,13 +53,16 @@ def terminate(claim: Path) -> str:
     process = locks.living_owner(claim)
     if process is None:
         return ""
-    with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
+    with contextlib.suppress(OSError):  # over by now, or another user's
         if process.is_on_this_host() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
             return ""
     if locks.living_owner(claim) is None:
         return ""
-    return f"{claim}: process {process} is left alone; it is not here, not yours, or at other work"
+    reason = "it is not here, not yours, or at other work"
+    if not locks.PROC.exists():  # as on macOS
+        reason = "without /proc it can't be seen to hold the claim; end it by kill, or by Ctrl-C where it was started"
+    return f"{claim}: process {process} is left alone; {reason}"
 
 
 def run_all(runs: Sequence[Run], parallel_runs: int, stop: StopFlag) -> None:

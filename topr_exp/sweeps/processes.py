@@ -1,7 +1,7 @@
 """Processes of this machine: a run as several processes, one per GPU, and the supervision of any process.
 
-They are forked from a server that has imported torch and transformers, has no threads and has never touched a GPU. One
-that crashes takes nothing with it; one whose launcher is killed saves and ends.
+They are forked from a server that has imported torch and transformers, has no threads and has never touched a GPU; on
+macOS each imports them itself. One that crashes takes nothing with it; one whose launcher is killed saves and ends.
 
 Not torch's elastic launcher: 30 seconds after one process of a run ended it kills the others, which may still save.
 """
@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import connection, forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,7 @@ class Child:
     """A process that does `work(*arguments)`. log: a file for its output; None leaves it where it goes."""
 
     def __init__(self, name: str, log: Path | None, work: Callable[..., None], *arguments: Any) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context = process_context()
         self._receiver, sender = context.Pipe(duplex=False)
         self._messages: list[BaseException | None] = []  # how it ended; the first counts
         self.process = context.Process(target=_run, args=(log, work, arguments, sender), name=name)
@@ -94,6 +94,16 @@ class Child:
             guess = " (out of memory?)" if killer == signal.SIGKILL else ""
             return KilledError(f"{name} was killed by {killer.name}{guess}")
         return KilledError(f"{name} ended with exit code {exit_code}")
+
+
+def process_context() -> ForkServerContext | SpawnContext:
+    """Return how processes start here."""
+    if sys.platform == "darwin":
+        # Its system libraries may crash a fork of a process that has loaded them: Accelerate, Metal, urllib's proxies.
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 @contextlib.contextmanager
@@ -286,9 +296,9 @@ def run_ranks(config: Config, log: Path | None, stop: StopFlag, variables: dict[
 @contextlib.contextmanager
 def rendezvous() -> Iterator[dict[str, str]]:
     """Keep torch's store in this process, as torchrun does, so that its port stays; yields variables that name it."""
-    forkserver.set_forkserver_preload(PRELOAD)
-    with refused_long_tmpdir():
-        forkserver.ensure_running()  # it imports torch at the same time
+    if process_context().get_start_method() == "forkserver":
+        with refused_long_tmpdir():
+            forkserver.ensure_running()  # it imports torch at the same time
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
