@@ -21,6 +21,7 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from topr_exp.grading.worker import HAS_LINUX_LIMITS
 from topr_exp.types import TOPRError
 
 CUT_OFF = ("timeout", "died")
@@ -99,7 +100,7 @@ class WorkerPool:
         self._patience = patience
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._server, self._control = _start_server(target, settings or {})
+        self._server, self._control = _start_server(target, settings or {}, deadline)
         self._workers: list[_Worker] = []
         try:
             for _ in range(workers):
@@ -184,6 +185,8 @@ class WorkerPool:
         seconds = time.monotonic() - task.start
         if seconds < self._deadline:
             return self._deadline - seconds
+        if not HAS_LINUX_LIMITS:
+            return self._patience * self._deadline - seconds  # its own timer counts its processor time
         processor_seconds = self._workers[slot].processor_seconds()
         if math.isinf(processor_seconds):
             return 0.0
@@ -241,7 +244,9 @@ def set_send_timeout(channel: Connection, seconds: float) -> None:
         channel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
-def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Connection]:
+def _start_server(
+    target: str, settings: Mapping[str, Any], deadline: float
+) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start an interpreter with this one's import path; it inherits one socket and no other descriptor."""
     control, control_of_server = Pipe()
     repository = str(Path(__file__).resolve().parents[2])
@@ -249,7 +254,7 @@ def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
         "from topr_exp.grading.worker import serve; "
-        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(settings)!r})"
+        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(settings)!r}, {deadline!r})"
     )
     with control_of_server:
         server = subprocess.Popen(

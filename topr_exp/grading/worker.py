@@ -39,11 +39,11 @@ Task = Callable[..., Any]
 # ---- the server
 
 
-def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
+def serve(descriptor: int, caller_pid: int, target: str, settings: str, deadline: float) -> None:
     """Load `target` ("package.module.name"), then fork workers on request until the caller ends; kill them then.
 
     descriptor: of the socket to the caller. settings: as JSON, of a target that is a
-    dataclass.
+    dataclass. deadline: of a task.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.stderr is not None:
@@ -58,6 +58,8 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
         task = build(task, json.loads(settings), "data.grader.")
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
+    # Without /proc the caller can't read a worker's processor time: the worker's own timer ends it.
+    cpu_seconds = TASK_CPU_SECONDS if HAS_LINUX_LIMITS else deadline
     server_pid = os.getpid()
     worker_pids: set[int] = set()  # until one is reaped here, its number cannot become another process's
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
@@ -71,7 +73,7 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
             worker_pid = os.fork()
             if worker_pid == 0:
                 control.close()
-                _work(Connection(channel_descriptor), server_pid, task)  # does not return
+                _work(Connection(channel_descriptor), server_pid, task, cpu_seconds)  # does not return
             os.close(channel_descriptor)
             worker_pids.add(worker_pid)
     for pid in worker_pids:
@@ -109,7 +111,7 @@ def relay_errors(control_descriptor: int) -> None:
 # ---- a worker
 
 
-def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
+def _work(channel: Connection, server_pid: int, task: Task, cpu_seconds: float) -> NoReturn:
     """Report readiness, then answer one task after the other."""
     try:
         if HAS_LINUX_LIMITS:  # the kernel kills this process when the server ends, whatever ends that
@@ -119,7 +121,7 @@ def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
             _seal()
             _send(channel, os.getpid())
             while True:
-                _answer(channel, task)
+                _answer(channel, task, cpu_seconds)
     except EOFError:
         os._exit(0)
     except BaseException:
@@ -147,9 +149,9 @@ def _limit() -> None:
         resource.setrlimit(kind, (amount, amount))
 
 
-def _answer(channel: Connection, task: Task) -> None:
+def _answer(channel: Connection, task: Task, cpu_seconds: float) -> None:
     arguments = json.loads(channel.recv_bytes())
-    signal.setitimer(signal.ITIMER_PROF, TASK_CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
         status = "ok"
         value = task(*arguments)

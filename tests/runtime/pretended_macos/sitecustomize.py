@@ -1,6 +1,6 @@
 """With this folder on PYTHONPATH a process and its children take this machine for a Mac, without Linux's own calls.
 
-Installed packages, whose binaries are Linux's, still see Linux.
+Other packages, whose binaries are Linux's, still see Linux.
 """
 
 import ctypes
@@ -11,13 +11,14 @@ import types
 
 LINUX_CALLS = ["sched_getaffinity", "fdatasync", "posix_fallocate", "pidfd_open", "memfd_create", "pipe2", "getrandom"]
 for name in LINUX_CALLS:
-    delattr(os, name)
+    vars(os).pop(name, None)
 
 
 class PretendedSys(types.ModuleType):
     @property
     def platform(self):
-        return "linux" if "/site-packages/" in sys._getframe(1).f_code.co_filename else "darwin"
+        reader = sys._getframe(1).f_code.co_filename
+        return "darwin" if "/topr_exp/" in reader or "/multiprocessing/" in reader else "linux"
 
 
 def refuse_proc(event, arguments):
@@ -41,6 +42,5 @@ def find_symbol(library, name, find=ctypes.CDLL.__getattr__):
 
 sys.__class__ = PretendedSys
 sys.addaudithook(refuse_proc)
-sys.modules["_scproxy"] = types.SimpleNamespace(_get_proxy_settings=dict, _get_proxies=dict)  # macOS's part of urllib
 resource.setrlimit = refuse_memory_limit
 ctypes.CDLL.__getattr__ = find_symbol
