@@ -4,6 +4,7 @@ Other packages, whose binaries are Linux's, still see Linux.
 """
 
 import ctypes
+import importlib
 import os
 import resource
 import sys
@@ -40,6 +41,7 @@ def find_symbol(library, name, find=ctypes.CDLL.__getattr__):
     return find(library, name)
 
 
+importlib._bootstrap._new_module = types.ModuleType  # else every module would be of the type of `sys`
 sys.__class__ = PretendedSys
 sys.addaudithook(refuse_proc)
 resource.setrlimit = refuse_memory_limit
