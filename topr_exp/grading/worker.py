@@ -42,8 +42,8 @@ Task = Callable[..., Any]
 def serve(descriptor: int, caller_pid: int, target: str, settings: str, deadline: float) -> None:
     """Load `target` ("package.module.name"), then fork workers on request until the caller ends; kill them then.
 
-    descriptor: of the socket to the caller. settings: as JSON, of a target that is a
-    dataclass. deadline: of a task.
+    descriptor: of the socket to the caller. settings: as JSON, of a target that is a dataclass. deadline: of a task, in
+    seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.stderr is not None:
