@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
-
-from topr_exp.runtime.machine import usable_cpus
 
 Result = TypeVar("Result")
 
@@ -19,8 +18,11 @@ def map_on_cores(function: Callable[..., Result], *arguments: Iterable[Any]) -> 
 
     One process a core, with one thread of torch: two threads of a tiny model only wait for one another.
     """
+    cores = os.cpu_count() or 1
+    if sys.platform == "linux":  # which alone tells of fewer that this process may use
+        cores = len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(usable_cpus(), context, prepare_process) as pool:
+    with ProcessPoolExecutor(cores, context, prepare_process) as pool:
         return list(pool.map(function, *arguments))
 
 
