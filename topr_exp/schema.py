@@ -25,6 +25,9 @@ NOT_IDENTITY = frozenset({
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile",
 })  # fmt: skip
 
+WORD = re.compile(r"[\w./-]+")  # a text that needs no quotes in a list, unless it is one of
+NO_TEXTS = frozenset({"null", "true", "false"})
+
 
 @dataclass(frozen=True)
 class Range:
@@ -81,8 +84,7 @@ class Section:
         for name, range_ in ranges(schema):
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
-                text = value if value != "" else "nothing"
-                raise ConfigError(f"{name} must be {range_.allowed}; got {text}")
+                raise ConfigError(f"{name} must be {range_.allowed}; got {show(value) or 'nothing'}")
         for key, holds, allowed in self.check() or ():
             if not holds:
                 text = show(attrgetter(key)(self)) or "nothing"
@@ -239,8 +241,11 @@ def describe(option: Any) -> str:
     if typing.get_origin(option) is dict or (isinstance(option, type) and issubclass(option, Section)):
         return "{_target_: package.module.name}"
     if typing.get_origin(option) is list:
-        if typing.get_args(option) == (str,):
+        (item,) = typing.get_args(option)
+        if item is str:
             return "a list of texts, as in [a, b]"
+        if dataclasses.is_dataclass(item):
+            return f"a list, as in [{describe(item)}]"
         return "a list, as in [1, 2]"
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
     return words.get(option, str(option))
@@ -306,11 +311,25 @@ def class_path(value: Any) -> str | None:
 
 def show(value: Any) -> str:
     """A value as it is written on the command line."""
+    if isinstance(value, str):
+        return value
+    return show_item(plain(value))
+
+
+def show_item(value: Any) -> str:
+    """A plain value as it is written in a list or a group: a text in quotes, unless it is a word."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(plain(value))
+    if isinstance(value, list):
+        return f"[{', '.join(map(show_item, value))}]"
+    if isinstance(value, dict):
+        pairs = [f"{show_item(key)}: {show_item(item)}" for key, item in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, str) and (not WORD.fullmatch(value) or value in NO_TEXTS or is_number(value)):
+        return repr(value)
+    return str(value)
 
 
 def first_line(error: BaseException) -> str:

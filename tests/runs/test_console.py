@@ -42,7 +42,7 @@ def rows_of(text):
 
 
 PLAIN_HEADER = """
-algorithm   topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True), baseline=-0.3, rewards 1 and -1
+algorithm   topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=true), baseline=-0.3, rewards 1 and -1
 trained on  5 of them, 1 left out: no answer can be read, 1 left out: the question is in test, 1 left out: the prompt is too long
 tested on   3 problems generated in the form of gsm8k
 model       tiny, 0.60 M parameters, cpu, float32
@@ -62,12 +62,12 @@ def test_the_header_of_a_plain_run_has_these_rows_and_no_others():
 
 # Settings | a row of the header | a part of it
 ROWS = """
-effective_positive=0.5 | algorithm | length_normalize=True), effective_positive=0.5, rewards 1 and -1
-data.reward=zero_one | algorithm | length_normalize=True), rewards 1 and 0
+effective_positive=0.5 | algorithm | length_normalize=true), effective_positive=0.5, rewards 1 and -1
+data.reward=zero_one | algorithm | length_normalize=true), rewards 1 and 0
 experiment=smoke algo=rloo schedule.prompts=8 optim.batch_size=32 schedule.replay=0.3 | rounds | prompts=8, updates=1,
 iterations=3 | iterations | 3
 mu=sampler | log μ | what the sampler drew with
-compose.n_examples=10 compose.drop_truncated=true | examples | uniform (n_examples=10, drop_truncated=True)
+compose.n_examples=10 compose.drop_truncated=true | examples | uniform (n_examples=10, drop_truncated=true)
 task=verifier task.solver=tiny task.chat=false | task | verifier (solver=tiny, solutions=16, test_solutions=32
 task=verifier task.solver=tiny task.chat=false | task | Problem: {question}\\n\\nSolution: {solution}\\n\\nWork
 task=verifier task.solver=tiny task.chat=false | tested on | 3 solutions to problems generated in the form of gsm8k

@@ -139,7 +139,7 @@ def test_a_setting_counts_more_than_a_variable_of_sbatchs(programs, tmp_path, va
 
 def test_a_preview_has_the_settings_and_the_arrays(programs):
     settings = cluster("cluster.threads=4", "cluster.additional_parameters={partition: gpu}")
-    words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={'partition': 'gpu'}"
+    words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={partition: gpu}"
 
     assert SlurmScheduler().preview(2, settings) == f"cluster: {words}"
     *_, arrays = SlurmScheduler().preview(5, settings).splitlines()

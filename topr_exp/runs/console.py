@@ -136,7 +136,7 @@ def list_settings(group: Any, prefix: str = "") -> str:
     """List the settings of a group that decide a result, but for its `retired_settings`, in one line."""
     hidden_keys = ("name", "_target_", *getattr(group, "retired_settings", ()))
     settings = identity(group, prefix)
-    text = ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
+    text = ", ".join(f"{key}={show(value)}" for key, value in settings.items() if key not in hidden_keys)
     return text.replace("\n", "\\n")
 
 
