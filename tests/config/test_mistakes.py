@@ -14,12 +14,12 @@ from omegaconf import OmegaConf
 from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import ROOT, config_of, each_row, plan_of, refused, write_file
 from tests.sweep_tools import answer
-from topr_exp.config.compose_overrides import Composer, parse_arguments
+from topr_exp.config.compose_overrides import METHODS, Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
 from topr_exp.config.retired import RETIRED
 from topr_exp.config.yamls import CONF
-from topr_exp.schema import Section, above, at_least, ranges, within
+from topr_exp.schema import Section, above, at_least, ranges, show, within
 from topr_exp.types import ConfigError
 
 PLACEHOLDERS = {
@@ -53,6 +53,14 @@ def test_a_mistake_is_one_line(words, message):
         plan_of(*words)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_published_method_without_a_name_here_is_the_settings_of_the_page(method):
+    page = (ROOT / "docs/losses.md").read_text(encoding="utf-8").replace("\n  ", " ")
+    items = [item for item in page.split("\n- ") if f"`{METHODS[method]}`" in item]
+
+    assert any(method in re.sub(r"\W+", "_", item.lower()) for item in items)
+
+
 @pytest.mark.parametrize("key", RETIRED)
 def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key):
     with refused(f"^{key} is gone: {re.escape(RETIRED[key])}$", ConfigError):
@@ -82,7 +90,7 @@ def test_every_range_is_applied_in_its_own_words():
     for section in sections:
         for key, range_ in ranges(type(section)):
             wrong = wrong_value(section, key, range_)
-            message = f"{key} must be {range_.allowed}; got {wrong or 'nothing'}"
+            message = f"{key} must be {range_.allowed}; got {show(wrong) or 'nothing'}"
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 dataclasses.replace(section, **{key: wrong})
 

@@ -46,6 +46,20 @@ PROGRAM = "python -m topr_exp"
 # Of Hydra's error where a YAML lacks the line `# @package _global_`, so that it looks for a group within its own.
 OVERRIDE_WITHIN_GROUP = re.compile(r"Could not override '[^']*@(?P<group>\w+)\.")
 OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
+# Published methods that are settings of a loss with another name (docs/losses.md), by what a user may call them.
+METHODS = {
+    "copg": "algo=agro",
+    "dapo": "algo=grpo algo.eps_high=0.28 optim.reduction=tokens",
+    "dr_grpo": "algo=grpo algo.advantage=group",
+    "dro": "algo=opmd",
+    "gvpo": "algo=agro",
+    "nsr": "algo=naive algo.a_pos=0 algo.b_pos=0 algo.length_normalize=false",
+    "psr": "algo=sft algo.length_normalize=false",
+    "raft": "algo=sft iterations=3",
+    "rebel": "algo=agro",
+    "reinforce": "algo=naive",
+    "tba": "algo=agro",
+}
 MODEL_KEYS = ("model", "model.path")  # that may name one
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
 # What is passed over (quoted texts, escapes, ranges), or an element that Hydra reads as a number, true or false.
@@ -177,7 +191,10 @@ class Composer:
             return
         hint = f"allowed: {', '.join(allowed)}"
         near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
-        if near:
+        method = METHODS.get(str(choice).lower())
+        if group == "algo" and method:
+            hint = f"{choice} is {method} (docs/losses.md)"
+        elif near:
             hint = f"did you mean {near[0]}? {hint}"
         if group == "model":
             hint += f"; for another one {OTHER_MODEL}"
