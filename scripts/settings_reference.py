@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.algorithms.base import Loss
+from topr_exp.algorithms.policy_gradient import PolicyGradient
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import NAMED_BY_CHOICE, SECTIONS, VARIED_GROUPS, hints_of, schemas_by_choice
 from topr_exp.config.settings import Config
@@ -135,7 +137,7 @@ def sections() -> Iterator[Section]:
         elif group in SECTIONS:
             schemas = [schema]
             if group in VARIED_GROUPS:
-                schemas = list(dict.fromkeys(schemas_by_choice(group).values()))
+                schemas = list(dict.fromkeys([schema, *schemas_by_choice(group).values()]))
             values = {model: getattr(config, group) for model, config in configs.items()}
             yamls = sorted((CONF / group).glob("*.yaml"))
             yield Section(f"{group}.", group, schemas, values, [*common_files, *yamls])
@@ -150,6 +152,9 @@ def compose(*overrides: str) -> Any:
 def section_lines(section: Section) -> Iterator[str]:
     """The lines of a section: heading, first sentence of its first class, choices, a row a key."""
     introduction = first_sentence(section.schemas[0])
+    if section.schemas == [Tapered]:
+        further_keys = [f"`{key}`" for key in hints_of(PolicyGradient) if key not in hints_of(Tapered)]
+        introduction += f" Each also takes {', '.join(further_keys)}, as `algo=policy_gradient`."
     choice_names = sorted(path.stem for path in section.files if path.parent.name == section.group)
     if choice_names:
         introduction += f" Choices of `{section.group}=`: {', '.join(choice_names)}."

@@ -65,7 +65,7 @@ class PPO(Clipped, PenalizedLoss):
 
     TOPR (arXiv 2503.14286), Equation 6; `ratio=token`: (1/T) Σ_t with r_t. ε_low = 1, ε_high = ∞: the gradient of `is`.
 
-    Gradient: r R ∇logπ / T, zero where clipped.
+    Metrics: objective, clipped. Gradient: r R ∇logπ / T, zero where clipped.
     """
 
     ratio: Literal["sequence", "token"]  # the ratio that is clipped: of the answer (the paper) or of each token
@@ -99,7 +99,7 @@ class GRPO(GroupLoss, Clipped, PenalizedLoss):
 
     length_normalize: bool  # divide an answer's loss by its number of tokens
     advantage: Literal["group_std", "group"] = "group_std"  # group: not divided by the standard deviation (Dr. GRPO)
-    off_policy_mask: PositiveOrNull = None  # 0.5 (DeepSeek-V3.2) drops wrong answers that have become unlikely
+    off_policy_mask: PositiveOrNull = None  # drops answers with A < 0 and a mean −log π/μ above it; DeepSeek-V3.2: 0.5
 
     papers: ClassVar = {"grpo": Paper("GRPO", "2402.03300")}
 
@@ -156,8 +156,8 @@ class GMPO(GroupLoss):
     Metrics: advantage, clipped. Gradient: −(A/T) exp(mean δ') Σ_t ∇logπ_t over the tokens that are not clipped.
     """
 
-    eps_low: PositiveOrInf  # of the log-ratio
-    eps_high: PositiveOrInf  # of the log-ratio
+    eps_low: PositiveOrInf  # a token's log-ratio is clipped below −this
+    eps_high: PositiveOrInf  # a token's log-ratio is clipped above this
 
     papers: ClassVar = {"gmpo": Paper("GMPO", "2507.20673", "Equation 4")}
 
@@ -184,8 +184,8 @@ class REC(GroupLoss):
     Metrics: advantage, clipped.
     """
 
-    eps_low: PositiveOrInf  # the ratio is clipped below 1 − this
-    eps_high: PositiveOrInf  # the ratio is clipped above 1 + this
+    eps_low: PositiveOrInf  # where A < 0, tokens with a ratio below 1 − this have no gradient
+    eps_high: PositiveOrInf  # where A > 0, tokens with a ratio above 1 + this have no gradient
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}

@@ -64,6 +64,8 @@ class AsymRE(GroupLoss):
     loss = − (r − (r̄ + δV)) logπ(y|x)
 
     Arnal et al. (arXiv 2506.20520), also in arXiv 2509.24203. δV < 0 leans on positives; unlike c it is relative to r̄.
+
+    Metrics: advantage r − r̄ − δV.
     """
 
     delta_v: Finite  # added to the group mean
@@ -90,6 +92,8 @@ class CISPO(GroupLoss, PenalizedLoss):
 
     MiniMax (arXiv 2506.13585), without a lower limit; ScaleRL (arXiv 2510.13786) for the cap, which is the largest
     ratio itself. Divided by the tokens of the batch (`optim.reduction=tokens`, which the YAML sets).
+
+    Metrics: advantage, clipped. Gradient: −A Σ_t min(r_t, cap) ∇logπ_t.
     """
 
     cap: PositiveOrInf  # largest weight of a token

@@ -72,7 +72,7 @@ class OAPL(ZeroOneLoss):
     Metrics: advantage r − V*, residual. Gradient: 2β residual ∇logπ, at π = π_ref 2β times REINFORCE's with r − V*.
     """
 
-    beta: Positive  # as in TRL's a2po; steps are small with it, so search optim.lr
+    beta: Positive  # weight of the log-ratio; with 1e-3, as in TRL's a2po, steps are small: search optim.lr
     anchor: Literal["mu", "ref"]  # under π in the ratio: the policy that sampled, or model.reference (A*-PO)
 
     papers: ClassVar = {"oapl": Paper("OAPL", "2602.19362")}

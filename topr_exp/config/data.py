@@ -113,7 +113,7 @@ class DataConfig(Section, ABC):
     train_problems: CountOrAll  # None: all
     test_problems: CountOrAll
     test_split: Literal["test", "validation"] = "test"
-    completions: Annotated[str | None, COMPLETIONS] = None  # instead of sampling
+    completions: Annotated[str | None, COMPLETIONS] = None  # a log of completions to train on instead of sampling
     columns: Columns | None = None  # column names in `completions`; null: known names
     skip_malformed: bool = False  # skip and count unreadable rows of `completions` instead of stopping
     completion_limit: OptionalCount = None  # token limit of a log without a finish column

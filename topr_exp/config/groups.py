@@ -149,9 +149,8 @@ class CheckpointConfig(Section):
     """Intervals of checkpoints, and the weights that stay on disk."""
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
-    weights: Literal["all", "last", "none"] = "all"  # of iterations that a finished run keeps
-    # Updates between weights that stay beside those of an iteration's end, in iteration-K/update-U; None: none.
-    weights_every: OptionalCount = None
+    weights: Literal["all", "last", "none"] = "all"  # iterations whose models a finished run keeps
+    weights_every: OptionalCount = None  # updates between weights that also stay, in iteration-K/update-U; None: none
 
     def check(self) -> Iterator[Rule]:
         yield "weights_every", self.weights_every is None or self.weights != "none", "null for checkpoint.weights=none"
@@ -273,7 +272,7 @@ def mu_rules(loss: Loss, mu: str) -> Iterator[Rule]:
 
 @dataclass(frozen=True)
 class ClusterConfig(Section, ABC):
-    """Settings that every cluster has."""
+    """Where runs compute: on this machine or as jobs of a cluster."""
 
     processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
     submits_jobs: ClassVar[bool] = False  # runs start on other machines, as jobs that may wait in a queue

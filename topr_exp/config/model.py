@@ -81,7 +81,7 @@ class SamplerConfig(Section):
     """Settings of sampling; everything here but `prompts_per_shard` decides the distribution."""
 
     name: str  # `sampler=NAME` chooses; of a sampler of your own, another one than hf and vllm
-    seed: Seed  # of the samples
+    seed: Seed  # of the completions to train on; evaluations have a fixed one
     temperature: Annotated[float, within("(0, 10]")]
     top_p: Share
     top_k: Annotated[int, at_least(0, "0 (the whole vocabulary) or more")]

@@ -23,7 +23,7 @@ SOLVE_TASK = groups.TaskConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Section):
-    """One run, checked."""
+    """The settings of one run, checked."""
 
     name: Annotated[str, NAME]
     seed: Seed

@@ -65,7 +65,7 @@ class Benchmarks(DataConfig):
     """Problems of GSM8K or MATH, or generated ones in their form."""
 
     name: Literal["gsm8k", "math"]
-    source: str  # embedded, hub or a folder
+    source: str  # embedded (generated), hub (pinned revisions), or a folder with its files
 
     def check(self) -> Iterator[Rule]:
         yield "source", bool(self.source), "embedded, hub or a folder"

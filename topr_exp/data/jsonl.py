@@ -32,9 +32,9 @@ class JsonLines(DataConfig):
 
     retired_settings: ClassVar[dict[str, str]] = {"question": "question", "answer": "answer"}
     path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
-    test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
+    test_share: Annotated[float | None, within("(0, 1)")]  # share of the problems to test on, without a test.jsonl
     fields: FieldNames = FieldNames()  # names of the fields with question, answer, id, level (1 to 5) and subject
-    correct: str | None = None  # a completion with {answer} that is right; None: as the grader's format ends
+    correct: str | None = None  # a correct completion, with {answer}, to check golds with; None: the grader's ending
 
     def check(self) -> Iterator[Rule]:
         yield "path", bool(self.path), "FILE.jsonl or a folder with train.jsonl and test.jsonl"

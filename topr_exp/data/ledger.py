@@ -22,8 +22,8 @@ CHOICES = Range("null or a power of two from 1 to 128", [2**i for i in range(8)]
 class Ledger(DataConfig):
     """Stories of `turns` turns each, one step of working a turn."""
 
-    turns: Annotated[int, within("[2, 24]")]  # what tiny_long and tiny_nats were taught
-    choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
+    turns: Annotated[int, within("[2, 24]")]  # turns of a story, each a step of its solution
+    choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn, log of it in nats; None: no choice
 
     generated = True
     source_name = "embedded"
