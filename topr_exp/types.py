@@ -55,7 +55,7 @@ class Batch:
     logp: Tensor  # [B, T] log π(y_t | x, y_<t)
     mu_logp: Tensor  # [B, T] log μ(y_t | x, y_<t)
     mask: Tensor  # [B, T] bool, True at sampled tokens (the end-of-sequence token included)
-    reward: Tensor  # [B] R0: +1 / -1 or 1 / 0, before any baseline
+    reward: Tensor  # [B] R0, before any baseline: 1 and −1, 1 and 0, or any numbers of a grader or log
     positive: Tensor  # [B] bool, the verdict is correct
     baseline: float = 0.0  # c
     group: Tensor | None = None  # [B] int64, equal for responses to one prompt
