@@ -46,7 +46,7 @@ class Trainer:
         self,
         policy: Policy,
         loss: Any,
-        reference: Any,
+        reference: Policy | None,
         config: OptimConfig,
         folder: Path,
         layout: ProcessLayout,
