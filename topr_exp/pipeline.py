@@ -39,7 +39,7 @@ from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runs.workload import check_supply, plan_work
 from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import find_damage
-from topr_exp.runtime.terminal import plural, say, warn
+from topr_exp.runtime.terminal import plural, say, warn_once
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_tested
 from topr_exp.sampling.generation import sample_completions
@@ -433,7 +433,7 @@ def open_journal(experiment: Experiment, trainer: Trainer, update_count: int, it
     folder = experiment.folder
     every = experiment.config.evaluation.every
     if every is not None and every > update_count:
-        warn(f"evaluation.every={every} evaluates nothing within {plural(update_count, 'update')}")
+        warn_once(f"evaluation.every={every} evaluates nothing within {plural(update_count, 'update')}")
     evaluate_now = partial(evaluate_update, experiment, trainer, iteration)
     journal = EvaluatingJournal(folder, every, evaluate_now, folder.stop_flag, experiment.session.check_unchanged)
     journal.resume(trainer.step, trainer.samples)

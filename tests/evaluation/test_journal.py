@@ -61,11 +61,12 @@ def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(p
     assert read_json(curved.folder / "summary.json")["final"]["pass@1"] == pass_at_1[-1]
 
 
-def test_no_update_to_evaluate_after_is_told(capsys):
+def test_no_update_to_evaluate_after_is_told_once(capsys):
     experiment = Mock()
     experiment.config.evaluation.every = 4
 
-    open_journal(experiment, Mock(step=0), 3, iteration=1)
+    for iteration in (1, 2):
+        open_journal(experiment, Mock(step=0), 3, iteration=iteration)
 
     assert capsys.readouterr().err == "warning: evaluation.every=4 evaluates nothing within 3 updates\n"
 

@@ -12,7 +12,8 @@ from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions, warn_once
+from topr_exp.runtime.terminal import warn_once
+from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Store

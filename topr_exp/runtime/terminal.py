@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -37,6 +38,12 @@ def warn(text: str, *, of_any_process: bool = False) -> None:
     """Print a warning to standard error, once for all processes of a run, or from any of them."""
     if of_any_process or distributed.is_main_process():
         print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
+
+@functools.cache
+def warn_once(text: str, *, of_any_process: bool = False) -> None:
+    """Warn as `warn` does, and not again of the same in this process."""
+    warn(text, of_any_process=of_any_process)
 
 
 def print_error(error: object) -> None:

@@ -1,6 +1,5 @@
 """Sampling of n completions of each problem, kept in the store for all runs that need the same."""
 
-import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
-from topr_exp.runtime.terminal import plural, warn
+from topr_exp.runtime.terminal import plural, warn_once
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, split_every
@@ -125,16 +124,11 @@ def warn_of_idle_processes(shard_count: int, shard_size: int) -> None:
     """Warn where a run has more processes than shards to sample. shard_size: `sampler.prompts_per_shard`."""
     process_count = distributed.world_size()
     if shard_count < process_count:
-        warn_once(
+        warn_once(  # not again at each evaluation in training
             f"{process_count - shard_count} of {process_count} processes have nothing to sample: "
-            f"sampler.prompts_per_shard={shard_size} makes {plural(shard_count, 'shard')}"
+            f"sampler.prompts_per_shard={shard_size} makes {plural(shard_count, 'shard')}",
+            of_any_process=True,
         )
-
-
-@functools.cache
-def warn_once(text: str) -> None:
-    """Warn from any process, and not again at each evaluation in training."""
-    warn(text, of_any_process=True)
 
 
 def sampling_key(

@@ -13,7 +13,7 @@ from typing import Protocol
 from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import CheckpointConfig, OptimConfig
 from topr_exp.runtime.progress import Progress
-from topr_exp.runtime.terminal import plural, warn
+from topr_exp.runtime.terminal import plural, warn, warn_once
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
@@ -59,7 +59,8 @@ def train(
     if trainer.restored is not None:
         source.restore(trainer.restored)
     if config.weights_every is not None and config.weights_every > update_count:
-        warn(f"checkpoint.weights_every={config.weights_every} keeps no weights of {plural(update_count, 'update')}")
+        effect = f"keeps no weights of {plural(update_count, 'update')}"
+        warn_once(f"checkpoint.weights_every={config.weights_every} {effect}")
     progress = Progress("training", update_count, "updates", kind="training", done=trainer.step, rate_unit="tokens")
     with progress:
         trainer.report_tokens_to(progress.advance)
