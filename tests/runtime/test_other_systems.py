@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 
 import pytest
 
@@ -39,6 +40,15 @@ def test_on_macos_a_sweep_samples_trains_and_evaluates(tmp_path):
 
     assert outcome.returncode == 0, outcome.stderr
     assert len(list(tmp_path.glob("mac/*/DONE"))) == 1
+
+
+def test_on_macos_a_vllm_engine_starts_and_ends_with_its_connection():
+    caller, engine = socket.socketpair()
+    caller.close()
+
+    outcome = run_on_macos("topr_exp.sampling.vllm_worker", str(engine.fileno()), pass_fds=[engine.fileno()])
+
+    assert outcome.returncode == 0, outcome.stderr
 
 
 def test_windows_is_refused_in_one_line():

@@ -342,7 +342,8 @@ def leave() -> NoReturn:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the parent process ends
+    if sys.platform == "linux":  # elsewhere the end of the connection ends this process, between two requests
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the parent process ends
     socket_descriptor = int(sys.argv[1])
     worker = Worker(Connection(socket_descriptor))
     worker.import_vllm()
