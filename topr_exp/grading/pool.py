@@ -21,7 +21,7 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topr_exp.grading.worker import HAS_LINUX_LIMITS
+from topr_exp.grading.worker import HAS_LINUX_LIMITS, TASK_CPU_SECONDS
 from topr_exp.types import TOPRError
 
 CUT_OFF = ("timeout", "died")
@@ -98,9 +98,11 @@ class WorkerPool:
         self.closed = False
         self._deadline = deadline
         self._patience = patience
+        # Without /proc this process can't read a worker's processor time: the worker's own timer ends it.
+        self._cpu_seconds = TASK_CPU_SECONDS if HAS_LINUX_LIMITS else deadline
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
-        self._server, self._control = _start_server(target, settings or {}, deadline)
+        self._server, self._control = _start_server(target, settings or {})
         self._workers: list[_Worker] = []
         try:
             for _ in range(workers):
@@ -199,7 +201,7 @@ class WorkerPool:
             self._replace(slot)
         channel = self._workers[slot].channel
         with contextlib.suppress(OSError):  # where it ended just now, its channel says so
-            channel.send_bytes(json.dumps(task).encode())
+            channel.send_bytes(json.dumps([self._cpu_seconds, task]).encode())
 
     def _replace(self, slot: int) -> None:
         worker = self._workers[slot]
@@ -244,9 +246,7 @@ def set_send_timeout(channel: Connection, seconds: float) -> None:
         channel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
-def _start_server(
-    target: str, settings: Mapping[str, Any], deadline: float
-) -> tuple[subprocess.Popen[bytes], Connection]:
+def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start an interpreter with this one's import path; it inherits one socket and no other descriptor."""
     control, control_of_server = Pipe()
     repository = str(Path(__file__).resolve().parents[2])
@@ -254,7 +254,7 @@ def _start_server(
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
         "from topr_exp.grading.worker import serve; "
-        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(settings)!r}, {deadline!r})"
+        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(settings)!r})"
     )
     with control_of_server:
         server = subprocess.Popen(

@@ -30,7 +30,7 @@ MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: u
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
 _OPEN_FILES = 24
 _PR_SET_PDEATHSIG = 1
-# macOS has no prctl, no /proc, and refuses a limit on memory below the hundreds of GB that it maps into each process.
+# macOS has no prctl and no /proc; whether it keeps a limit on memory has not been tried.
 HAS_LINUX_LIMITS = sys.platform == "linux"
 
 Task = Callable[..., Any]
@@ -39,11 +39,10 @@ Task = Callable[..., Any]
 # ---- the server
 
 
-def serve(descriptor: int, caller_pid: int, target: str, settings: str, deadline: float) -> None:
+def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
     """Load `target` ("package.module.name"), then fork workers on request until the caller ends; kill them then.
 
-    descriptor: of the socket to the caller. settings: as JSON, of a target that is a dataclass. deadline: of a task, in
-    seconds.
+    descriptor: of the socket to the caller. settings: as JSON, of a target that is a dataclass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.stderr is not None:
@@ -58,8 +57,6 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str, deadline
         task = build(task, json.loads(settings), "data.grader.")
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
-    # Without /proc the caller can't read a worker's processor time: the worker's own timer ends it.
-    cpu_seconds = TASK_CPU_SECONDS if HAS_LINUX_LIMITS else deadline
     server_pid = os.getpid()
     worker_pids: set[int] = set()  # until one is reaped here, its number cannot become another process's
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
@@ -73,7 +70,7 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str, deadline
             worker_pid = os.fork()
             if worker_pid == 0:
                 control.close()
-                _work(Connection(channel_descriptor), server_pid, task, cpu_seconds)  # does not return
+                _work(Connection(channel_descriptor), server_pid, task)  # does not return
             os.close(channel_descriptor)
             worker_pids.add(worker_pid)
     for pid in worker_pids:
@@ -111,7 +108,7 @@ def relay_errors(control_descriptor: int) -> None:
 # ---- a worker
 
 
-def _work(channel: Connection, server_pid: int, task: Task, cpu_seconds: float) -> NoReturn:
+def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
     """Report readiness, then answer one task after the other."""
     try:
         if HAS_LINUX_LIMITS:  # the kernel kills this process when the server ends, whatever ends that
@@ -121,7 +118,7 @@ def _work(channel: Connection, server_pid: int, task: Task, cpu_seconds: float) 
             _seal()
             _send(channel, os.getpid())
             while True:
-                _answer(channel, task, cpu_seconds)
+                _answer(channel, task)
     except EOFError:
         os._exit(0)
     except BaseException:
@@ -149,8 +146,8 @@ def _limit() -> None:
         resource.setrlimit(kind, (amount, amount))
 
 
-def _answer(channel: Connection, task: Task, cpu_seconds: float) -> None:
-    arguments = json.loads(channel.recv_bytes())
+def _answer(channel: Connection, task: Task) -> None:
+    cpu_seconds, arguments = json.loads(channel.recv_bytes())
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
         status = "ok"
