@@ -242,6 +242,7 @@ def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles
             missing[cell] = missing_trials(tried[cell], first_rates[cell])
             trials_to_run += [(cell, trial) for trial in missing[cell]]
         if results and not options.list:
+            refuse_changed_code(request.out)  # it may have changed since the command began
             records.write(results_file, results.values(), {})
         if options.list or not trials_to_run or code:
             break

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import records
+from reproduce.__main__ import refuse_changed_code
 from reproduce.bench.cells import Cell, read_cell_record
 from reproduce.bench.conditions import Row
 from reproduce.jobs import is_stopped
@@ -48,6 +49,8 @@ class BenchFile:
         return {"runs": list(self.by_identity.values()), "rows": self.notes}
 
     def write(self) -> None:
+        """Write the file; ConfigError where the code has changed since the command began."""
+        refuse_changed_code(self.path.parent)
         records.write(self.path, self.by_identity.values(), {"rows": self.notes})
 
 

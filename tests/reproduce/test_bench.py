@@ -11,9 +11,10 @@ from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
 from reproduce.bench.scores import score_cells
 from reproduce.bench.table import cell_text, write_bench
-from tests.conftest import ROOT, column, document, read_json, values_of, write_file
+from tests.conftest import ROOT, column, document, read_json, refused, values_of, write_file
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
+from topr_exp.types import ConfigError
 
 pytestmark = pytest.mark.extended
 
@@ -105,6 +106,20 @@ def test_a_bench_that_broke_off_goes_on(tmp_path, finished):
     assert bench(tmp_path, launch, *words)[1] == table
     assert len(launch.started) == 15
     assert (tmp_path / "results/bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_record_is_written_once_the_code_has_changed(tmp_path, finished, monkeypatch):
+    launch = CopiedRuns(finished)
+
+    def refuse_changed_code(out):
+        if launch.started:
+            raise ConfigError(f"--out {out}: uncommitted changes")
+
+    monkeypatch.setattr("reproduce.bench.work.refuse_changed_code", refuse_changed_code)
+    with refused(f"--out {tmp_path}/results: uncommitted changes"):
+        bench(tmp_path, launch, "algo=topr", "--conditions", "fresh")
+
+    assert read_json(tmp_path / "results/bench.json")["runs"] == []
 
 
 def test_a_cell_that_a_loss_cannot_have_says_why_and_the_row_goes_on(tmp_path, finished):

@@ -14,6 +14,7 @@ from tests.conftest import each_row, lines_of, values_of, write_lines
 from tests.reproduce.worlds import figure_named, request_for
 from tests.run_folders import write_json
 from topr_exp.schema import plain
+from topr_exp.types import ConfigError
 
 pytestmark = pytest.mark.extended
 
@@ -138,6 +139,23 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, finished
     runs.started.clear()
     assert rates.main(command, runs, files) == 0
     assert runs.started == []
+
+
+def test_no_result_is_written_once_the_code_has_changed(tmp_path, finished, monkeypatch):
+    runs = TrainedRuns(finished)
+    runs.error = "the loss or its gradient is not finite at step 7"
+
+    def refuse_changed_code(out):
+        if runs.started:
+            raise ConfigError(f"--out {out}: uncommitted changes")
+
+    files = RateFiles(tmp_path / "learning_rates.yaml", tmp_path / "tried.yaml")
+    files.chosen.write_text("place: p\n")
+    monkeypatch.setattr(rates, "refuse_changed_code", refuse_changed_code)
+    command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
+
+    assert rates.main(command, runs, files) == 2
+    assert not (tmp_path / "rates.json").exists()
 
 
 def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge():
