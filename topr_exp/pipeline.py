@@ -99,6 +99,7 @@ def train_iteration(experiment: "Experiment", iteration: int) -> None:
         train(trainer, batches, journal, config.checkpoint, keep_update, iteration=iteration)
     del batches  # with π_ref: to gather the weights may take its memory
     session.check_unchanged()
+    session.folder.remove_weights_of_end(iteration, trainer.step)
     trainer.save_policy(session.folder.model_of(iteration))
 
 

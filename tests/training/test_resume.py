@@ -289,7 +289,7 @@ BY_LENGTH = "schedule=async schedule.lag=null schedule.concurrency=6 schedule.to
     ],
 )
 def test_training_ends_at_a_later_round_that_keeps_nothing(tmp_path, monkeypatch, schedule, updates, reason):
-    config = small_config(tmp_path, *GROUPS, *schedule.split())
+    config = small_config(tmp_path, *GROUPS, *schedule.split(), "checkpoint.weights_every=1")
     split_groups = Rounds.split_groups
     keep = lambda rounds, table: split_groups(rounds, table) if rounds.trainer.step == 0 else []
     monkeypatch.setattr(Rounds, "solved_often_enough", keep)
@@ -301,4 +301,6 @@ def test_training_ends_at_a_later_round_that_keeps_nothing(tmp_path, monkeypatch
         note = f"iteration 1: {note}; {note}"
     assert re.fullmatch(note, summary["note"])
     assert len(records(config.folder)) == updates * config.iterations
+    folder_names = [folder.name for folder in config.folder.glob("iteration-*/update-*")]
+    assert folder_names == [f"update-{step}" for step in range(1, updates)], "those of the last one are the model's"
     assert run(config) == summary

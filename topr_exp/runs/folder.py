@@ -246,6 +246,12 @@ class RunFolder:
         """Return the path of the weights of the policy in training, kept after an update."""
         return self.iteration_folder(iteration) / f"update-{step}"
 
+    @distributed.main_process_only
+    def remove_weights_of_end(self, iteration: int, last_step: int) -> None:
+        """Remove weights kept after what turned out to be an iteration's last update: the model has the same."""
+        self.refuse_if_taken_over()
+        shutil.rmtree(self.weights_of_update(iteration, last_step), ignore_errors=True)
+
     def count_missing_weights(self) -> int:
         """Count the updates whose weights `checkpoint.weights_every` keeps and that have none."""
         updates = self.metrics.updates()
