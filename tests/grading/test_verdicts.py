@@ -159,7 +159,7 @@ def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(
         mark_first_as_died(Store(copied_smoke.store).open(folder))
     capsys.readouterr()
 
-    cut_off = run(small_config(tmp_path, "name=second"))
+    cut_off = run(small_config(tmp_path, "name=second", "iterations=2"))
     output = capsys.readouterr()
     commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --yes --key verdicts/\w+)", output.err)
     statuses = [main(command.split()) for command in commands]
