@@ -92,8 +92,8 @@ class Progress:
         self.token_counts: dict[str, int] = {}  # of other work of the unit under way, by a participle
         self.note = ""
         self.waits_for = ""
-        self.start = time.monotonic()  # moved on by each pause
-        self.start_with_pauses = self.start
+        self.start = time.monotonic()
+        self.paused_seconds = 0.0
         self.paused_since: float | None = None
         self.nested_seconds = 0.0  # of other progress within this one, as evaluations between updates
         self._noted_at = -SECONDS_BETWEEN_NOTES
@@ -152,7 +152,7 @@ class Progress:
         try:
             yield
         finally:
-            self.start += time.monotonic() - pause_start
+            self.paused_seconds += time.monotonic() - pause_start
             self.paused_since = None
             self.waits_for = ""  # last: until then the thread that writes lines computes no times
 
@@ -161,7 +161,7 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Seconds of work so far."""
-        return (self.paused_since or time.monotonic()) - self.start
+        return (self.paused_since or time.monotonic()) - self.start - self.paused_seconds
 
     @property
     def own_seconds(self) -> float:
@@ -248,7 +248,7 @@ class Progress:
             self._writer.join()
         _under_way.remove(self)
         if _under_way:
-            _under_way[-1].add_nested(time.monotonic() - self.start_with_pauses)
+            _under_way[-1].add_nested(time.monotonic() - self.start)
         if error is not None:
             if self._on_terminal:
                 print(file=sys.stderr)
