@@ -19,6 +19,11 @@ METRICS_OF_MU = ("log_ratio", "ess", "kl_mu", "spent_share", "weight", "clipped_
 SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no longer pushes
 
 
+def zero() -> Tensor:
+    """Return a sum of nothing; a sum with it lies on the device of what is added."""
+    return torch.zeros((), dtype=torch.float64)
+
+
 @dataclass
 class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
@@ -31,8 +36,8 @@ class MetricAccumulator:
     values: dict[str, list[Tensor]] = field(default_factory=dict)  # the loss's metrics
     tokens: int = 0  # of completions
     prompt_tokens: int = 0  # each completion's prompt
-    loss: float | Tensor = 0.0
-    entropy: float | Tensor = 0.0
+    loss: Tensor = field(default_factory=zero)
+    entropy: Tensor = field(default_factory=zero)
 
     def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores, *, inputs: Inputs) -> None:
         """Take in one micro-batch without its graph; reads no number of a GPU, which would wait for it."""
@@ -44,8 +49,8 @@ class MetricAccumulator:
         else:
             self._add_side(batch)
         if scores.entropy is not None:
-            self.entropy += scores.entropy.double().sum()
-        self.loss += output.loss.detach().double().sum()
+            self.entropy = self.entropy + scores.entropy.double().sum()
+        self.loss = self.loss + output.loss.detach().double().sum()
         for name, value in output.metrics.items():
             self.values.setdefault(name, []).append(value)
 
@@ -74,8 +79,8 @@ class MetricAccumulator:
         self.group += metrics.group
         self.tokens += metrics.tokens
         self.prompt_tokens += metrics.prompt_tokens
-        self.loss += float(metrics.loss)
-        self.entropy += float(metrics.entropy)
+        self.loss = self.loss + metrics.loss
+        self.entropy = self.entropy + metrics.entropy
         for name, values in metrics.values.items():
             self.values.setdefault(name, []).extend(values)
 

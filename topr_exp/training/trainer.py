@@ -302,9 +302,10 @@ class Trainer:
 
     def check_finite(self, metrics: MetricAccumulator, norm: float, global_batch: GlobalBatch) -> None:
         """Raise TOPRError with the completions of an update whose loss or gradient is not finite."""
-        if math.isfinite(metrics.loss) and math.isfinite(norm):
+        loss = float(metrics.loss)
+        if math.isfinite(loss) and math.isfinite(norm):
             return
-        mean_loss = metrics.loss / self.divisor(global_batch)
+        mean_loss = loss / self.divisor(global_batch)
         delta = torch.cat(metrics.delta).nan_to_num(nan=math.inf)
         largest = float(delta.abs().max())
         raise TOPRError(
