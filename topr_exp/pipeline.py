@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from topr_exp.composition.merging import merge_sources
+from topr_exp.composition.selection import NothingKeptError
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ScheduleConfig, unit_of
 from topr_exp.config.settings import Config
@@ -22,7 +23,7 @@ from topr_exp.data.prompts import TokenizedProblems, warn_of_hidden_stops, warn_
 from topr_exp.evaluation.journal import EvaluatingJournal
 from topr_exp.evaluation.showcase import show_completions
 from topr_exp.evaluation.summary import summarise_evaluation
-from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grader
+from topr_exp.grading.verdicts import grade_by_log, grade_completions, grader_timeouts, open_grader
 from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import evaluation_command, format_header, format_results
@@ -34,12 +35,18 @@ from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
 from topr_exp.runs.tasks import ProblemCounts, Task, VerificationTask, count_training_problems, load_task
-from topr_exp.runs.training_data import SOURCES, save_rounds, save_training_set, warn_of_other_sources
+from topr_exp.runs.training_data import (
+    SOURCES,
+    save_empty_set,
+    save_rounds,
+    save_training_set,
+    warn_of_other_sources,
+)
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runs.workload import check_supply, plan_work
 from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import find_damage
-from topr_exp.runtime.terminal import plural, say, warn_once
+from topr_exp.runtime.terminal import plural, say, warn, warn_once
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_tested
 from topr_exp.sampling.generation import sample_completions
@@ -51,7 +58,7 @@ from topr_exp.store import Ragged, Store
 from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.collection import Collector
 from topr_exp.training.lagged import LaggedRounds
-from topr_exp.training.loop import BatchSource, FixedSet, train
+from topr_exp.training.loop import BatchSource, FixedSet, NoUpdates, train
 from topr_exp.training.parallel import check_layers, parallelize
 from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer
@@ -240,6 +247,10 @@ def open_fixed_set(experiment: Experiment, iteration: int) -> Iterator[tuple[Tra
     scored = score(experiment, sources, store)
     earlier_sources = folder.read(f"iteration-{iteration}/{SOURCES}")
     training_set = compose_sources(experiment, scored, store, iteration)
+    if training_set is None:
+        with folder.stage("training"):
+            yield open_trainer(experiment, scored.reference, iteration), NoUpdates()
+        return
     fixed_set = FixedSet(
         training_set, optim, seed=experiment.config.seed, iteration=iteration, mu_is_start=scored.mu_is_start
     )
@@ -343,11 +354,22 @@ def compose_training_set(
     return training_set
 
 
-def compose_sources(experiment: Experiment, scored: ScoredSources, store: Store, iteration: int) -> TrainingSet:
-    """Compose the training set of all sources, and save which completions it has."""
+def compose_sources(experiment: Experiment, scored: ScoredSources, store: Store, iteration: int) -> TrainingSet | None:
+    """Compose the training set of all sources, and save which completions it has.
+
+    None, with a warning, where a later iteration's completions leave nothing: the policy has learnt it, or lost it.
+    """
     folder = experiment.folder
     with folder.stage("composition"):
-        training_set = compose_training_set(experiment, iteration, merge_sources(scored.completions))
+        try:
+            training_set = compose_training_set(experiment, iteration, merge_sources(scored.completions))
+        except NothingKeptError as error:
+            if iteration == 1:
+                raise
+            warn(f"iteration {iteration} makes no update: {error}")
+            timeouts = sum(map(grader_timeouts, scored.completions))
+            save_empty_set(folder.iteration_folder(iteration), f"no update: {error}", grader_timeouts=timeouts)
+            return None
         save_training_set(
             folder.iteration_folder(iteration),
             training_set,
@@ -392,6 +414,10 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
             mu_is_samplers=config.mu == "sampler",
         )
         yield trainer, rounds
+    if trainer.step == 0:
+        assert rounds.early_end is not None
+        save_empty_set(folder.iteration_folder(iteration), rounds.early_end, tokens_sampled=trainer.sampled_tokens)
+        return
     save_rounds(
         folder.iteration_folder(iteration),
         folder.metrics.of_iteration(iteration),

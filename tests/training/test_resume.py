@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import contents, needs_peft, read_json, refused, small_config, update_json, write_lines
+from tests.conftest import contents, lines_of, needs_peft, read_json, refused, small_config, update_json, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
 from tests.training.broken_runs import break_off, run_both, twins
@@ -275,6 +275,27 @@ def test_a_first_round_that_keeps_nothing_is_one_line(tmp_path):
     line = r"compose.pass_rate=\[0.9, 0.95\]: of 16 problems that round 0 drew \(10 times\) none is solved so often"
     with refused(rf"^{line}$"):
         run(small_config(tmp_path, *GROUPS[:-2], "compose.pass_rate=[0.9,0.95]", "data.n=16", "optim.batch_size=64"))
+
+
+@pytest.mark.parametrize("schedule", [[], GROUPS])
+def test_a_later_iteration_that_keeps_nothing_leaves_the_model_as_it_was(tmp_path, monkeypatch, capsys, schedule):
+    config = small_config(tmp_path, *schedule, "iterations=2", "compose.pass_rate=[0,1]")
+    first_model = config.folder / "iteration-1/model"
+    keep = lambda completions, low, high: np.full(len(completions), not first_model.exists())
+    monkeypatch.setattr("topr_exp.composition.selection.is_solved_between", keep)
+    monkeypatch.setattr("topr_exp.training.rounds.is_solved_between", keep)
+
+    summary = run(config)
+
+    note = summary["note"].rpartition("iteration 2: ")[2]
+    assert re.match(r"(no update: |0 of 4 updates; )compose.pass_rate=\[0.0, 1.0\]", note)
+    assert capsys.readouterr().err.count(note.partition(": ")[2]) == 1
+    assert summary["n_train"] == read_json(config.folder / "iteration-1/training_set.json")["n_train"]
+    assert {record["iteration"] for record in records(config.folder)} == {1}
+    assert contents(config.folder / "model")["model.safetensors"] == contents(first_model)["model.safetensors"]
+    _, first, second = lines_of(config.folder / "eval.jsonl")
+    assert first | {"iteration": 2} == second == summary["final"] | {"iteration": 2}
+    assert run(config) == summary
 
 
 BY_LENGTH = "schedule=async schedule.lag=null schedule.concurrency=6 schedule.tokens_per_update=9"

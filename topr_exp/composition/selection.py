@@ -18,6 +18,10 @@ from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
 
 
+class NothingKeptError(TOPRError):
+    """The completions at hand leave nothing to train on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The rows of completions that are trained on, in order."""
@@ -40,7 +44,7 @@ def select(
 ) -> Selection:
     """Select the examples of a training set; suffix: of the random stream's name, " of round 3".
 
-    Raises TOPRError when there is nothing to train on or too little of one kind.
+    NothingKeptError where there is nothing to train on; TOPRError where there is too little of one kind.
     """
     rng = random_generator(seed, iteration, f"compose {unit}{suffix}")
     rows = usable_rows(completions, config)
@@ -70,7 +74,7 @@ def draw_examples(rng: Generator, completions: Completions, rows: Rows, config: 
         draw = Draw(sample_rows(rng, rows, n), len(rows))
     elif config.name == "positives":
         if not len(correct):
-            raise TOPRError(f"compose=positives: none of the {len(rows)} completions is correct")
+            raise NothingKeptError(f"compose=positives: none of the {len(rows)} completions is correct")
         draw = Draw(sample_rows(rng, correct, n), len(correct))
     elif config.name == "proportion":
         assert config.positive_share is not None
@@ -125,7 +129,7 @@ def draw_proportion(rng: Generator, kinds: dict[str, Rows], *, key: str, share: 
     largest = largest_set_size(first_count, second_count, share)
     if n is None:
         if not first_count or not second_count:
-            raise TOPRError(
+            raise NothingKeptError(
                 f"{key}={share:g} needs {first} and {second} completions; "
                 f"{first_count} {first} and {second_count} {second} are available"
             )
@@ -176,7 +180,7 @@ def draw_groups(rng: Generator, completions: Completions, rows: Rows, config: Co
 def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
     """Draw min(PAIRS_PER_PROBLEM, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
-    Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
+    Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. NothingKeptError without one.
     """
     is_correct = completions.is_correct[rows]
     problems, group = np.unique(completions.problem_index[rows], return_inverse=True)
@@ -187,7 +191,7 @@ def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: Com
     pair_group, pair_number = sample_distinct(rng, pair_counts, PAIRS_PER_PROBLEM)
     available = len(pair_number)
     if not available:
-        raise TOPRError(
+        raise NothingKeptError(
             f"no problem has both a correct and an incorrect completion ({len(problems)} problems, {len(rows)} "
             f"completions, {int(is_correct.sum())} correct): there are no pairs to train on"
         )
@@ -223,20 +227,22 @@ DRAW = {"examples": draw_examples, "groups": draw_groups, "pairs": draw_pairs}
 
 
 def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
-    """List the rows that may be selected; TOPRError where there are none."""
+    """List the rows that may be selected; NothingKeptError where there are none."""
     total = len(completions)
     is_usable = np.ones(total, dtype=bool)
     if config.drop_truncated:
         is_usable &= ~completions.is_truncated
         if not is_usable.any():
-            raise TOPRError(
+            raise NothingKeptError(
                 f"compose.drop_truncated=true leaves nothing: all {total} completions were cut off by the token limit "
                 "(raise sampler.max_new_tokens)"
             )
     if config.pass_rate is not None:
         is_usable &= is_solved_between(completions, *config.pass_rate)
         if not is_usable.any():
-            raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
+            raise NothingKeptError(
+                f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often"
+            )
     return np.flatnonzero(is_usable)
 
 

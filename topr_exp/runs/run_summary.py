@@ -31,15 +31,17 @@ def summarize_run(
     """
     if not distributed.is_main_process():
         return distributed.broadcast(dict[str, Any]())  # receives the main process's
-    file_name = f"iteration-{config.iterations}/{SUMMARY}"
-    training_set = folder.read(file_name, *REQUIRED_FIGURES)
-    if not training_set:
+    training_sets = [folder.read(f"iteration-{iteration}/{SUMMARY}") for iteration in range(1, config.iterations + 1)]
+    last_iteration = config.iterations
+    while last_iteration > 1 and training_sets[last_iteration - 1].get("n_train") == 0:  # it made no update
+        last_iteration -= 1
+    file_name = f"iteration-{last_iteration}/{SUMMARY}"
+    training_set = training_sets[last_iteration - 1]
+    if not training_set.keys() >= {*REQUIRED_FIGURES}:
         raise TOPRError(f"{folder.path / file_name} is missing or damaged; remove model/ to train it again")
     figure_names = (*REQUIRED_FIGURES, *OPTIONAL_FIGURES)
     training_figures = {name: training_set[name] for name in figure_names if name in training_set}
-    training_sets = [folder.read(f"iteration-{iteration}/{SUMMARY}") for iteration in range(1, config.iterations)]
-    training_sets.append(training_set)
-    notes = [*notes_of_iterations(training_sets), *folder.lost_records()]
+    notes = [*notes_of_iterations(training_sets, last_iteration), *folder.lost_records()]
     summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
     if config.checkpoint.weights == "none":
         summary["model_saved"] = False
@@ -63,11 +65,11 @@ def summarize_run(
     return distributed.broadcast(summary)
 
 
-def notes_of_iterations(training_sets: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the notes on the training set of each iteration; all but the last name theirs."""
+def notes_of_iterations(training_sets: Sequence[dict[str, Any]], last_iteration: int) -> Iterator[str]:
+    """Yield the notes on the training set of each iteration; all but those of the last that trained name theirs."""
     for iteration, training_set in enumerate(training_sets, start=1):
         note = training_set.get("note")
-        if note and iteration < len(training_sets):
+        if note and iteration != last_iteration:
             note = f"iteration {iteration}: {note}"
         if note:
             yield note

@@ -70,6 +70,13 @@ def save_training_set(
 
 
 @main_process_only
+def save_empty_set(folder: Path, note: str, **counts: int) -> None:
+    """Save the summary of an iteration that made no update into its folder; note: why. counts: more of its figures."""
+    folder.mkdir(exist_ok=True)
+    write_json(folder / SUMMARY, {"n_train": 0, "note": note, **counts})
+
+
+@main_process_only
 def warn_of_other_sources(folder: Path, earlier_sources: Mapping[str, str], *, updates: int) -> None:
     """Warn where updates of an earlier attempt were made on other tables of completions or verdicts than now."""
     sources, _ = read_run_file(folder / SOURCES)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from topr_exp.composition.selection import NothingKeptError
 from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
 from topr_exp.sampling.sampler import Seed
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest_length, tables_of
 from topr_exp.training.dropped_shares import DroppedShares
-from topr_exp.training.rounds import NothingKeptError, RoundGroups
+from topr_exp.training.rounds import RoundGroups
 from topr_exp.types import TOPRError
 
 IN_FLIGHT = 1  # in the seeds of continued completions

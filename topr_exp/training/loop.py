@@ -82,7 +82,7 @@ def train(
             if config.keeps_update(trainer.step, update_count):
                 keep_weights()
             trainer.checkpoint(journal, update_count, config.every_seconds, source.checkpoint_files)
-    if not trainer.had_gradient:
+    if trainer.step and not trainer.had_gradient:
         warn(f"algo={trainer.loss.name} learnt nothing: no update had a gradient")
 
 
@@ -134,6 +134,21 @@ class FixedSet:
 
     def restore(self, checkpoint: Path) -> None:
         """Nothing to restore: the set is composed again of what the store and the log hold."""
+
+
+class NoUpdates:
+    """The global batches of an iteration whose completions leave nothing to train on."""
+
+    update_count = 0
+
+    def global_batch(self, step: int, progress: Progress) -> None:
+        return None
+
+    def checkpoint_files(self) -> dict[str, bytes]:
+        return {}
+
+    def restore(self, checkpoint: Path) -> None:
+        """Nothing to restore."""
 
 
 def count_updates(training_set: TrainingSet, config: OptimConfig) -> int:

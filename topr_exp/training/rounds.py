@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import is_solved_between
+from topr_exp.composition.selection import NothingKeptError
 from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import MAX_DRAWS, ComposeConfig, ScheduleConfig
 from topr_exp.grading.verdicts import grader_timeouts
@@ -47,10 +48,6 @@ class RoundGroups:
     is_stale: bool  # some are of older weights
     ages: NDArray[np.int64] | None = None  # by group: updates since its completions were drawn
     metrics: dict[str, float] = field(default_factory=dict)  # for the records of the round
-
-
-class NothingKeptError(TOPRError):
-    """`compose.pass_rate` keeps nothing of what a round drew."""
 
 
 class Rounds:
@@ -109,7 +106,7 @@ class Rounds:
         """Draw and compose a round before its first update; each update takes a part of it.
 
         None where `compose.pass_rate` keeps no problem of a later round: the problems that it drew are learnt, or lost.
-        TOPRError where it keeps none of the first.
+        NothingKeptError where it keeps none of the run's first.
         """
         round_number, position = divmod(step, self.updates_per_round)
         mu_is_policy = False
@@ -135,12 +132,12 @@ class Rounds:
     # ---- a round's completions
 
     def draw_or_end(self, round_number: int) -> RoundGroups | None:
-        """Draw a round's groups; None, with a warning, where no problem of a later round is kept."""
+        """Draw a round's groups; None, with a warning, where no problem is kept of any but the run's first."""
         try:
             return self.draw_round(round_number)
         except NothingKeptError as error:
-            if round_number == 0:
-                raise TOPRError(str(error)) from None
+            if round_number == 0 and self.iteration == 1:
+                raise
             updates_done = round_number * self.updates_per_round
             self.early_end = f"{updates_done} of {self.update_count} updates; {error}"
         warn(f"training ends after {self.early_end}")
