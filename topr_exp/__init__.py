@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from topr_exp.runs.plan import Job
     from topr_exp.runtime.exit_status import exit_status
     from topr_exp.training.example_scores import example_gradients, loss_coefficients, score_completions
-    from topr_exp.training.own_loop import batch_from_logits, completion_logprobs
+    from topr_exp.training.own_loop import batch_from_logits, completion_logprobs, group_fields
     from topr_exp.types import Batch, ConfigError, PairBatch, TOPRError
 
 __all__ = [
     "Batch", "Config", "ConfigError", "Job", "PairBatch", "TOPRError", "baseline_for", "batch_from_logits",
     "compare_runs", "completion_logprobs", "compose", "example_gradients", "exit_status", "grade_answers",
-    "load_policy", "loss", "loss_coefficients", "plan_runs", "prompt_ids", "read_completions", "read_config",
-    "read_curves", "read_problems", "read_runs", "run", "run_sweep", "score_completions", "settings_by_key",
+    "group_fields", "load_policy", "loss", "loss_coefficients", "plan_runs", "prompt_ids", "read_completions",
+    "read_config", "read_curves", "read_problems", "read_runs", "run", "run_sweep", "score_completions",
+    "settings_by_key",
 ]  # fmt: skip
 
 MODULES = {  # of public names; all others are in `api`
@@ -46,7 +47,7 @@ MODULES = {  # of public names; all others are in `api`
     "runs.plan": ("Job",),
     "runtime.exit_status": ("exit_status",),
     "training.example_scores": ("example_gradients", "loss_coefficients", "score_completions"),
-    "training.own_loop": ("batch_from_logits", "completion_logprobs"),
+    "training.own_loop": ("batch_from_logits", "completion_logprobs", "group_fields"),
 }
 
 __version__ = "0.1.0"

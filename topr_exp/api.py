@@ -79,6 +79,8 @@ def run(config: Config) -> dict[str, Any]:
 
     from topr_exp import pipeline
 
+    if not isinstance(config, Config):
+        raise ConfigError(f"run takes what compose returns; got a {type(config).__name__}")
     if config.cluster.world_size > 1:
         raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
     if config.dry_run:

@@ -102,6 +102,7 @@ def test_no_public_name_is_also_a_modules():
 
 
 MISTAKES = r"""
+run(["algo=tis"]) | run takes what compose returns; got a list
 run(compose(["dry_run=true"])) | dry_run=true: run starts what it is given
 read_curves(".", split="training") | split=training: expected train or test
 read_completions(".", split="eval") | split=eval: expected train or test

@@ -203,6 +203,18 @@ def test_a_batch_has_what_follows_from_its_arguments():
     assert torch.equal(batch.mu_logp, batch.logp.detach())
 
 
+def test_a_batch_without_logits_gets_what_compares_the_completions_of_each_prompt():
+    batch = from_logits()
+    grpo = topr_exp.loss("grpo")
+    with refused("Batch.group_size is missing: this loss reads it; topr_exp.group_fields gives it"):
+        grpo(batch)
+
+    fields = topr_exp.group_fields(torch.tensor([7, 7]), batch.reward)
+
+    advantage = grpo(dataclasses.replace(batch, **fields)).metrics["advantage"]
+    assert_close(advantage, torch.tensor([0.5, -0.5]) / (math.sqrt(0.5) + 1e-4))
+
+
 def test_coefficients_are_the_weight_times_the_reward_of_each_token():
     coefficients = topr_exp.loss_coefficients(topr_exp.loss("topr"), from_logits(torch.tensor([1.0, -1.0])))
 
@@ -235,6 +247,8 @@ def reduced(losses):
         (lambda: completion_logprobs(LOGITS, IDS, 1 + MASK), "False at the first token"),
         (lambda: completion_logprobs(LOGITS, IDS, 0 * MASK), "True at one or more of each row"),
         (lambda: from_logits(torch.ones(3)), r"reward must be a tensor \[B\], shape \[2\]; got \[3\]"),
+        (lambda: topr_exp.group_fields(IDS[0, :2], REWARD.long()), "reward must be float32 or float64; got torch.int"),
+        (lambda: topr_exp.group_fields(IDS, REWARD), r"group must be \[B\], the shape \[2\] of .*; got \[2, 3\]"),
         (lambda: from_logits([1.0, 0.0]), r"reward must be a tensor \[B\], shape \[2\]; got a list"),
         (
             lambda: topr_exp.loss_coefficients(None, topr_exp.PairBatch(None, None)),

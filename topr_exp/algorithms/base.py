@@ -239,7 +239,8 @@ def needed(batch: Batch, name: str) -> Tensor:
     """A field of a batch; TOPRError where it is missing."""
     value = getattr(batch, name)
     if value is None:
-        raise TOPRError(f"Batch.{name} is missing: this loss reads it")
+        source = "; topr_exp.group_fields gives it" if name.startswith("group") else ""
+        raise TOPRError(f"Batch.{name} is missing: this loss reads it{source}")
     return value
 
 

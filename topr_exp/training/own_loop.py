@@ -226,9 +226,18 @@ def head_fields(
 
 
 def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
-    """Compare the completions of a prompt: fields of a batch, in the dtype of `reward` [B]."""
+    """Compare the completions of each prompt: the fields of a `Batch` that losses with a group's advantage read.
+
+        batch = dataclasses.replace(batch, **topr_exp.group_fields(group, batch.reward))
+
+    group: [B] whole numbers, equal for completions of one prompt, all of which are here. reward: [B] float32 or 64.
+    """
     import torch
 
+    if reward.dtype not in (torch.float32, torch.float64):
+        raise TOPRError(f"reward must be float32 or float64; got {reward.dtype}")
+    if group.ndim != 1 or group.shape != reward.shape:
+        raise TOPRError(f"group must be [B], the shape {list(reward.shape)} of the rewards; got {list(group.shape)}")
     group_numbers = group.cpu().numpy()
     _, group_indices = np.unique(group_numbers, return_inverse=True)  # from 0
     group_ids = group_indices.astype(np.int32)
