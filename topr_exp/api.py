@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -292,18 +293,23 @@ def plan_runs(words: Sequence[str]) -> list[Job]:
 
     words: as after `python -m topr_exp`, `--config-dir` included. ConfigError with one line.
     """
-    return plan(parse_arguments(list_texts("words", words))).jobs
+    command_line = list_texts("words", words)
+    jobs = plan(parse_arguments(command_line)).jobs
+    return [replace(job, words=command_line) for job in jobs]
 
 
-def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
+def run_sweep(jobs: Sequence[Job], words: Sequence[str] | None = None) -> int:
     """Run planned runs as one sweep, here or on the cluster of their settings; finished runs stay as they are.
 
-    jobs: from `plan_runs`, of one sweep's folder. words: its command line, for `python -m topr_exp.sweeps resume`.
+        status = topr_exp.run_sweep(topr_exp.plan_runs(["-m", "algo=topr,tis", "seed=0,1"]))
+
+    jobs: from `plan_runs`, of one sweep's folder. words: the command line that `python -m topr_exp.sweeps resume` goes
+    by, where the jobs come from several; None: that of the first job.
     Returns 0, 1 where a run failed, or 128 + N after signal N. TOPRError for what the user can mend.
     """
-    command_line = list_texts("words", words)
     if not jobs:
         raise ConfigError("jobs must be one or more; got none")
+    command_line = list_texts("words", jobs[0].words if words is None else words)
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
     return launch(jobs, command_line, reports=False)

@@ -15,7 +15,7 @@ import torch
 
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
-from tests.conftest import at_work_in, document, each_row, refused, small_config
+from tests.conftest import at_work_in, document, each_row, read_json, refused, small_config
 from topr_exp import report
 from topr_exp.config.model_choice import SHIPPED
 from topr_exp.training.hidden_states import Inputs
@@ -46,6 +46,8 @@ def names(tmp_path_factory):
             execute(block, names)
         assert process_state() == state
         assert topr_exp.run(names["config"]) == names["summary"], "of the finished run"
+        job = names["jobs"][0]
+        assert read_json(job.config.folder / "launch.json")["arguments"] == job.words, "for a resumed sweep"
     return names
 
 
@@ -114,7 +116,7 @@ grade_answers("12", ["1", "2"]) | completions=12: expected a list of texts
 grade_answers(["1", "2"], "12") | golds=12: expected a list of texts
 grade_answers(["1"], [1]) | golds: expected texts; got 1
 grade_answers(["1", "2"], ["1"]) | golds must be 2, one for each completion; got 1
-run_sweep([], []) | jobs must be one or more; got none
+run_sweep([]) | jobs must be one or more; got none
 read_problems(compose(["model=tiny_verifier"])) | task=verifier: its problems are sampled solutions
 prompt_ids(compose(["model=tiny_verifier"]), None) | task=verifier: its problems are sampled solutions
 """

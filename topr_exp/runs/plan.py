@@ -33,6 +33,7 @@ class Job:
     config: Config
     composed: DictConfig | None = field(default=None, repr=False, compare=False)  # with `learning_rates`
     swept_keys: Sequence[str] = ()  # of the command line
+    words: Sequence[str] = field(default=(), repr=False, compare=False)  # the command line, of `topr_exp.plan_runs`
 
     @property
     def folder(self) -> Path:
