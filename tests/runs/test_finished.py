@@ -73,11 +73,15 @@ def test_whoever_reads_a_changed_result_names_it(reader, run_folder, capsys):
 
 def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_version(run_folder, capsys):
     assert store(["verify", str(run_folder)]) == 0
-    assert f"sound    {run_folder}: all results right" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"sound    {run_folder}: all results right" in out
+    assert out.endswith("1 folders of weights, 1 stores, 1 finished runs; 0 damaged\n")
 
     (run_folder / "metrics.jsonl").write_bytes(b"")
     assert store(["verify", str(run_folder)]) == 1
-    assert f"DAMAGED  {run_folder}: metrics.jsonl has another checksum" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"DAMAGED  {run_folder}: metrics.jsonl has another checksum" in out
+    assert out.endswith("1 finished runs; 1 damaged\n")
 
     (run_folder / DONE_FILE).write_bytes(b"")
     assert store(["verify", str(run_folder)]) == 0
