@@ -55,13 +55,14 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
 # ---- overwrite=true
 
 
-def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, copied_smoke, tmp_path):
+def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, copied_smoke, tmp_path, capsys):
     _, summary = smoke
 
     second_summary = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
 
     folder = copied_smoke.folder
     replaced = folder.parent / f"replaced/{folder.name}-1"
+    assert f"overwrite=true: what was in {folder} is now in {replaced}; " in capsys.readouterr().out
     for made_summary in (second_summary, read_json(replaced / "summary.json")):
         assert made_summary["final"]["pass@1"] == summary["final"]["pass@1"]
     assert (replaced / "DONE").exists()

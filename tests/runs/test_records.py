@@ -158,6 +158,8 @@ FIRST_ROUND = {
     "samples": 6,
     "positive_share": 1.0,
     "age": 0,
+    "virtual_time": 1.0,
+    "trainer_idle": 0.5,
     "sampled_length": 20,
     "sampled_truncated": 0.5,
     "sampler_kl_token": 0.1,
@@ -168,6 +170,8 @@ SECOND_ROUND = {
     "samples": 8,
     "positive_share": 1.0,
     "age": 1,
+    "virtual_time": 2.75,
+    "trainer_idle": 0.25,
     "sampled_length": 40,
     "sampled_truncated": 0.1,
     "sampler_kl_token": 0.2,
@@ -196,4 +200,4 @@ def test_what_was_drawn_is_summarized_by_its_completions_and_tokens(first, secon
     assert mismatch["kl_token"] == pytest.approx(np.average([0.1, 0.2], weights=tokens))
     assert mismatch["put_in"] == "int4"
     assert mismatch.keys() == {"put_in", "kl_token", "kl_answer"}
-    assert summary["asynchrony"] == {"age": (6 * 0 + 2 * 1) / 8}
+    assert summary["asynchrony"] == {"age": (6 * 0 + 2 * 1) / 8, "virtual_time": 2.75, "trainer_idle": 0.75}
