@@ -1,6 +1,7 @@
 """Launch, preview, status and cancel of a sweep on a cluster, with a fake scheduler."""
 
 import os
+import shutil
 import socket
 
 import pytest
@@ -9,6 +10,7 @@ from tests.conftest import plan_of, refused
 from tests.sweep_tools import answer
 from topr_exp.runs import run_lock
 from topr_exp.runs.attempt import record_error
+from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.launch import launch, preview
 from topr_exp.sweeps.sweep import CLAIM, read_runs
 from topr_exp.types import TOPRError
@@ -101,6 +103,14 @@ def test_nothing_is_launched_while_the_scheduler_is_silent(scheduler, words, uns
         start(words, "cluster.nodes=2")
 
     assert len(scheduler.submissions) == 1
+
+
+def test_a_resume_that_misses_a_run_is_no_success_though_all_others_are_queued(queued_runs, sweep, capsys):
+    shutil.rmtree(queued_runs[-1].folder)
+
+    assert main(["resume", str(sweep)]) == 1
+
+    assert f"why: python -m topr_exp.sweeps logs '{sweep}' RUN; " in capsys.readouterr().out
 
 
 def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(scheduler, words, queued_runs, capsys):

@@ -88,6 +88,24 @@ def test_a_process_does_not_run_its_callers_script(tmp_path, monkeypatch):
     assert sys.modules["__main__"] is main_module
 
 
+def test_a_run_that_is_stopped_stops_no_other_of_its_sweep():
+    stopped, other = endings_of("stop", "done")
+
+    assert isinstance(stopped, Interrupted)
+    assert other is None
+
+
+def test_a_closed_terminal_does_not_end_the_server_of_forks():
+    """It tells how each run ended."""
+    endings_of("done")
+    server = forkserver._forkserver._forkserver_pid
+
+    os.kill(server, signal.SIGHUP)
+
+    assert endings_of("done") == [None]
+    assert forkserver._forkserver._forkserver_pid == server
+
+
 def test_processes_take_turns_in_the_slots():
     slots = []
 
@@ -201,6 +219,10 @@ def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):
         counts.append(capsys.readouterr().out.count("0 of 1 run ended"))
 
     assert counts == [0, 0, 1, 0, 1, 0]
+    ticker.count_end()
+    clock.now += 12
+    ticker.tick()
+    assert capsys.readouterr().out.endswith(" 1 of 1 run ended, about 0 min left\n")
 
 
 def test_a_process_of_a_run_counts_gpus_without_taking_one_also_where_no_command_started_it(variables):

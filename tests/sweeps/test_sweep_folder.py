@@ -124,6 +124,17 @@ def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, al
     assert f"warning: {sweep / RECORD} is missing: {words}" in capsys.readouterr().err
 
 
+def test_a_damaged_record_is_written_again_and_what_it_lost_is_said(sweep, capsys):
+    runs = read_json(sweep / RECORD)
+    (sweep / RECORD).write_text("{")
+
+    record_runs(sweep, read_runs(sweep))
+
+    assert read_json(sweep / RECORD) == runs
+    line = f"warning: {sweep / RECORD} holds no JSON object, and is written again: runs whose folders were removed are"
+    assert capsys.readouterr().err.startswith(line)
+
+
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep):
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
     jobs = plan_of(*words).jobs
