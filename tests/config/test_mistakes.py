@@ -17,7 +17,7 @@ from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import METHODS, Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
-from topr_exp.config.retired import RETIRED
+from topr_exp.config.retired import RETIRED, migrate
 from topr_exp.config.yamls import CONF
 from topr_exp.schema import Section, above, at_least, ranges, show, within
 from topr_exp.types import ConfigError
@@ -65,6 +65,11 @@ def test_a_published_method_without_a_name_here_is_the_settings_of_the_page(meth
 def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key):
     with refused(f"^{key} is gone: {re.escape(RETIRED[key])}$", ConfigError):
         config_of(f"{key}=1")
+
+    group, _, name = key.partition(".")
+    data = {"_target_": "topr_exp.data.jsonl.JsonLines"}
+    stored = {"data": data, group: {**data, name: 1, "other": 2}}
+    assert name not in migrate(stored)[group], "a run of that release is evaluated without it"
 
 
 # Other than -11, or an empty text.

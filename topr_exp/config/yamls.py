@@ -69,8 +69,7 @@ def find_yaml(group: str, choice: str) -> Path | None:
 def values_of_yaml(path: Path) -> dict[str, Any]:
     """The values that a group's YAML sets itself, by dotted key of a run, before any is computed."""
     values = OmegaConf.to_container(OmegaConf.load(path))
-    if not isinstance(values, dict):
-        return {}
+    assert isinstance(values, dict)  # other settings were refused
     is_global = GLOBAL_PACKAGE.search(path.read_text(encoding="utf-8"))
     prefix = "" if is_global else f"{path.parent.name}."
     return dict(flatten(drop_keys(values, "defaults"), prefix=prefix))
