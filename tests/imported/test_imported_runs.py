@@ -13,7 +13,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.log import open_log
-from topr_exp.imported.overlap import count_asking
+from topr_exp.imported.overlap import count_asking, warn_of_test_questions
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.report import problem_results, read_run
@@ -223,6 +223,17 @@ def test_prompts_that_ask_test_questions_are_counted_in_any_template(prompt, ask
     data = config_of("data.template='{hint} {question}'").data
 
     assert count_asking([prompt, "Who?"], TESTED, data) == asks
+
+
+def test_test_questions_among_the_prompts_of_a_log_are_said(encode, tiny, capsys):
+    data = dataclasses.replace(config_of("experiment=smoke").data, completions="log")
+    completions = encode([{"problem_id": problem.id, "completion": "x"} for problem in (KNOWN, OTHER)])
+
+    warn_of_test_questions(completions, PROBLEMS[2:], data, tiny)
+    warn_of_test_questions(completions, [KNOWN], data, tiny)
+
+    line = "data.completions=log: 1 of its 2 prompts asks a question that the run is tested on"
+    assert capsys.readouterr().err == f"warning: {line}\n"
 
 
 def test_a_limit_says_which_rows_were_cut_off(encode, tiny):

@@ -78,6 +78,7 @@ def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model, tmp_path):
     config = config_of(f"model.path={own_model}", "model.dtype=bfloat16").model
     policy = load_policy(config, "cpu")
     assert policy.compute_dtype is torch.bfloat16
+    assert policy.device_description.startswith(f"cpu with {torch.get_num_threads()} thread")
 
     for weight in policy.model.parameters():
         weight.data += 5e-7

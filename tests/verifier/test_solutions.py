@@ -99,7 +99,7 @@ def evaluate(verification, folder, iteration, verdicts):
     return {name: figure["value"] for name, figure in figures.items() if isinstance(figure, dict)}
 
 
-def test_the_figures_of_each_evaluation(tmp_path):
+def test_the_figures_of_each_evaluation(tmp_path, capsys):
     verification = object.__new__(Verification)
     verification.test_solutions = make_solutions(PROBLEMS, list("abcdef"), SOLVED, CLASSES)
     verification.base_scores = None
@@ -115,6 +115,10 @@ def test_the_figures_of_each_evaluation(tmp_path):
     assert recorded["problems"] == ["p0", "p1"]
     assert recorded["iterations"]["0"]["weighted_sc"] == [0.5, 1]
     assert recorded["iterations"]["1"]["weighted_sc"] == [1, 0]
+    assert not capsys.readouterr().err
+    (tmp_path / "verification.json").write_text("{")
+    evaluate(verification, tmp_path, 2, BASE_VERDICTS)
+    assert "verification.json is damaged: it holds no JSON object; what earlier evaluations" in capsys.readouterr().err
 
 
 def test_an_interval_at_a_bound_is_over_the_problems_with_such_solutions():
