@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -32,6 +33,9 @@ ERRORS = {
 def end(way):
     if way in ERRORS:
         raise ERRORS[way]
+    if way == "late":
+        time.sleep(1)
+        raise ERRORS["ours"]
     if way == "half sent":
         for connection in gc.get_objects():
             if isinstance(connection, Connection) and connection.writable:
@@ -42,11 +46,11 @@ def end(way):
         os.kill(os.getpid(), signal.SIGTERM if way == "term" else signal.SIGKILL)
 
 
-def endings_of(*ways, log=None, slots=1):
+def endings_of(*ways, log=None, slots=1, is_one_run=False):
     """What is reported of processes that end in these ways, so many at a time."""
     errors = []
     starts = [lambda slot, way=way: Child("it", log, end, way) for way in ways]
-    supervise(starts, StopFlag(), lambda child, error: errors.append(error), slots=slots)
+    supervise(starts, StopFlag(), lambda child, error: errors.append(error), slots=slots, is_one_run=is_one_run)
     return errors
 
 
@@ -89,10 +93,17 @@ def test_a_process_does_not_run_its_callers_script(tmp_path, monkeypatch):
 
 
 def test_a_run_that_is_stopped_stops_no_other_of_its_sweep():
-    stopped, other = endings_of("stop", "done")
+    errors = endings_of("stop", "done")
 
-    assert isinstance(stopped, Interrupted)
-    assert other is None
+    assert list(map(type, errors)) == [Interrupted, type(None)]
+
+
+def test_a_process_of_a_failed_run_has_time_to_say_what_failed_in_it(monkeypatch):
+    monkeypatch.setattr("topr_exp.sweeps.processes.GRACE_SECONDS", 60.0)
+
+    errors = endings_of("late", "config", slots=2, is_one_run=True)
+
+    assert set(map(type, errors)) == {ConfigError, TOPRError}
 
 
 def test_a_closed_terminal_does_not_end_the_server_of_forks():

@@ -122,6 +122,7 @@ def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, al
     assert main([command, str(sweep)]) == 0
 
     assert f"warning: {sweep / RECORD} is missing: {words}" in capsys.readouterr().err
+    assert (sweep / RECORD).exists() == (command == "resume"), "of the runs that are left"
 
 
 def test_a_damaged_record_is_written_again_and_what_it_lost_is_said(sweep, capsys):
