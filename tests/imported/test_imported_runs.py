@@ -129,6 +129,7 @@ def test_completions_that_the_model_cannot_take_may_be_left_out(encode, capsys):
     assert completions.stored.rollouts != sound_completions.stored.rollouts
     with refused("completion 1 has token id 99999"):
         encode(rows_of_tokens(unknown), skip_malformed=True)
+    assert len(encode([{"prompt_tokens": [2], "gold": "1", "tokens": [5]}])) == 1, "an end token alone is no padding"
 
 
 def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(encode):

@@ -1,6 +1,7 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 
 from tests.composition.test_selection import compose
 from tests.conftest import config_of, document, each_row, make_graded, overrides, refused, write_file, write_lines
+from tests.observed import OBSERVED
 from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
+from topr_exp.config.yamls import OwnFolder
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
-from topr_exp.runs.console import format_header
+from topr_exp.runs.console import evaluation_command, format_header
 from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.training_report import advise_sign, format_signs, report_reward_signs
 from topr_exp.runtime.machine import describe_slow_precision
@@ -78,6 +81,16 @@ data.test_split=validation | tested on | 3 problems generated in the form of gsm
 @each_row("words row text", ROWS)
 def test_a_setting_is_named_where_it_is_made(words, row, text):
     assert text in header_rows(*words.split())[row]
+
+
+def test_the_command_of_an_evaluation_names_the_folder_of_ones_own_yamls(monkeypatch):
+    config = config_of(*OBSERVED)
+    monkeypatch.setattr(OwnFolder, "path", Path("my conf"))
+
+    command = evaluation_command(config)
+
+    assert command.startswith("python -m topr_exp.evaluate --config-dir 'my conf' model=")
+    assert command.endswith(" sampler=observed")
 
 
 def test_a_precision_that_is_slow_here_is_said():
