@@ -75,7 +75,7 @@ def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_vers
     assert store(["verify", str(run_folder)]) == 0
     out = capsys.readouterr().out
     assert f"sound    {run_folder}: all results right" in out
-    assert out.endswith("1 folders of weights, 1 stores, 1 finished runs; 0 damaged\n")
+    assert out.endswith("1 model, 1 store, 1 finished run; 0 damaged\n")
 
     (run_folder / "metrics.jsonl").write_bytes(b"")
     assert store(["verify", str(run_folder)]) == 1

@@ -148,8 +148,10 @@ def verify_folder(folder: Path) -> int:
             weight_folders.add(run / "model")
     damage_count += sum(map(verify_weights, sorted(weight_folders)))
     damage_count += sum(map(verify_results, runs))
-    counts = f"{len(weight_folders)} folders of weights, {len(store_roots)} stores, {len(runs)} finished runs"
-    print(f"{folder}: {counts}; {damage_count} damaged")
+    models = plural(len(weight_folders), "model")
+    stores = plural(len(store_roots), "store")
+    finished_runs = plural(len(runs), "finished run")
+    print(f"{folder}: {models}, {stores}, {finished_runs}; {damage_count} damaged")
     return int(damage_count > 0)
 
 
