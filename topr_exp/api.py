@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from topr_exp.compare import compare
-from topr_exp.config.compose_overrides import Composer, parse_arguments
+from topr_exp.config.compose_overrides import METHODS, Composer, parse_arguments
 from topr_exp.config.groups import MuSource, Reduction
 from topr_exp.config.load import build_section, load_stored
 from topr_exp.config.settings import Config
@@ -121,7 +121,10 @@ def loss(name: str, *, mu: MuSource | None = None, reduction: Reduction | None =
     some YAMLs set. Raises ConfigError for an unknown name or hyper-parameter, or a value that is not allowed.
     """
     if name not in loss_files():
-        raise ConfigError(f"no loss is called {name}; allowed: {', '.join(loss_files())}")
+        hint = f"allowed: {', '.join(loss_files())}"
+        if name in METHODS:
+            hint = f"it is {METHODS[name]} (docs/losses.md)"
+        raise ConfigError(f"no loss is called {name}; {hint}")
     arguments = parse_arguments([f"algo={name}"])
     arguments.config_dir = str(OwnFolder.path) if OwnFolder.path is not None else None
     composer = Composer(arguments)

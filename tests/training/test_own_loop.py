@@ -232,6 +232,7 @@ def reduced(losses):
     "call, line",
     [
         (lambda: topr_exp.loss("torp"), "no loss is called torp; allowed: agro"),
+        (lambda: topr_exp.loss("dr_grpo"), "no loss is called dr_grpo; it is algo=grpo algo.advantage=group "),
         (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus: expected one of sequence"),
         (lambda: topr_exp.loss("naive", correction=2), "mu must be sampler for algo=naive.*; got scored"),
         (lambda: topr_exp.loss("topr", mu="none"), "mu must be scored or sampler for algo=topr.*; got none"),
