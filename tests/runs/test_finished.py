@@ -81,7 +81,7 @@ def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_vers
     assert store(["verify", str(run_folder)]) == 1
     out = capsys.readouterr().out
     assert f"DAMAGED  {run_folder}: metrics.jsonl has another checksum" in out
-    assert out.endswith("1 finished runs; 1 damaged\n")
+    assert out.endswith("1 finished run; 1 damaged\n")
 
     (run_folder / DONE_FILE).write_bytes(b"")
     assert store(["verify", str(run_folder)]) == 0
