@@ -17,6 +17,7 @@ from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import METHODS, Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
+from topr_exp.config.other_names import SETTING_BY_OTHER_NAME
 from topr_exp.config.retired import RETIRED, migrate
 from topr_exp.config.yamls import CONF
 from topr_exp.schema import Section, above, at_least, ranges, show, within
@@ -51,6 +52,15 @@ def mistakes():
 def test_a_mistake_is_one_line(words, message):
     with refused(re.escape(message), ConfigError):
         plan_of(*words)
+
+
+def test_another_frameworks_name_is_none_of_ours_and_stands_for_one_that_is():
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    settings = set(re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE))
+    groups = {path.name for path in CONF.iterdir() if path.is_dir()}
+
+    assert set(SETTING_BY_OTHER_NAME.values()) <= settings | groups
+    assert not SETTING_BY_OTHER_NAME.keys() & {key.rpartition(".")[2] for key in settings | groups}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -194,7 +204,7 @@ def test_a_number_in_the_place_of_a_text_is_refused_where_its_words_are_lost(tmp
 
 # A YAML of the user's own | its text | a command line | a part of the line that answers it
 OWN_YAMLS = """
-experiment/mine | seed: 3 | experiment=mine | nothing reads experiment; a YAML of experiment/ that sets whole groups
+experiment/mine | seed: 3 | experiment=mine | nothing reads experiment.seed; a YAML of experiment/ that sets whole
 experiment/mine | defaults: [override /algo: tis] | experiment=mine | of experiment/ with an override begins with # @p
 cluster/mine | cluster: {threads: 3} | cluster=mine | nothing reads cluster.cluster; a YAML of cluster/ that sets whole
 sampler/mine | temperature: 0.7 | sampler=mine | sampler.name is not set; a YAML may take what it leaves out from anot

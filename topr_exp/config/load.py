@@ -21,12 +21,13 @@ from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.algorithms.topr import Tapered
 from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.model import SAMPLERS, SamplerConfig
+from topr_exp.config.other_names import SETTING_BY_OTHER_NAME
 from topr_exp.config.retired import refuse_retired
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.config.staleness import StalenessPolicy
 from topr_exp.config.user_code import UserCodeError, import_user_module
-from topr_exp.schema import build, convert, drop_keys, first_line, hints_of, literal, options_of, show
+from topr_exp.schema import build, convert, drop_keys, first_line, flatten, hints_of, literal, options_of, show
 from topr_exp.types import ConfigError
 
 VARIED_GROUPS = ("data", "cluster", "sampler")  # whose choices have different settings; losses have theirs by class
@@ -50,7 +51,8 @@ def load(composed: DictConfig) -> Config:
     # Groups last: many take over the value of a plain key (sampler.seed is seed's), which an error has to name.
     for key, value in sorted(resolve(composed).items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
-            raise unknown_key(key)
+            [(first_leaf, _), *_] = flatten({key: value})
+            raise unknown_key(first_leaf)
         if key in SECTIONS:
             settings[key] = build_section(key, value)
         else:
@@ -283,13 +285,15 @@ def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the key that is most like it; siblings: the keys of its group."""
     refuse_retired(key)
     group, _, name = key.partition(".")
-    if key == "experiment" or (group == name and group in SECTIONS):
+    if group == "experiment" or (group == name and group in SECTIONS):
         return ConfigError(
             f"nothing reads {key}; a YAML of {group}/ that sets whole groups begins with {GLOBAL_HEADER}"
         )
     choice_by_key = choices_with_keys()
     if key in choice_by_key:
         return ConfigError(f"nothing reads {key} here; {choice_by_key[key]} does")
+    if setting := SETTING_BY_OTHER_NAME.get(key.rpartition(".")[2]):
+        return ConfigError(f"nothing reads {key}; did you mean {setting}?")
     hints = hints_of(Config)
     keys = {*siblings, *hints, *choice_by_key}
     for section in SECTIONS - {"algo", *VARIED_GROUPS}:
@@ -312,7 +316,7 @@ def choices_with_keys() -> dict[str, str]:
 
 def nearest_key(key: str, keys: list[str]) -> str | None:
     """The key that is most like a mistyped one: of the same name in any group, else of the same depth."""
-    name = key.rpartition(".")[2].replace("learning_rate", "lr")
+    name = key.rpartition(".")[2]
     cutoff = 0.75 if "." in key else 0.6
     candidates = [candidate for candidate in keys if candidate.rpartition(".")[2] == name]
     if candidates:
