@@ -158,13 +158,13 @@ def test_the_order_of_a_pass_is_drawn_once(tmp_path, whole_groups):
 ROWS = 24
 
 
-def train_a_pass(trainer, examples):
-    fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
-    train(trainer, fixed_set, Mock(), CheckpointConfig(1e9, weights_every=4), Mock(), iteration=1)
+def train_a_pass(trainer, examples, iteration=1):
+    fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=iteration, mu_is_start=True)
+    train(trainer, fixed_set, Mock(), CheckpointConfig(1e9, weights_every=4), Mock(), iteration=iteration)
 
 
 @pytest.mark.parametrize("algo, share", [("sft", 0), ("grpo", 0), ("grpo", 1)])
-def test_a_pass_without_a_gradient_ends_the_run(tmp_path, capsys, algo, share):
+def test_a_pass_without_a_gradient_ends_the_run_in_its_first_iteration(tmp_path, capsys, algo, share):
     trainer, examples = make_trainer(tmp_path, load(algo), correct=np.full(ROWS, share > 0))
     initial = weights(trainer)
     warn_once.cache_clear()
@@ -172,11 +172,11 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path, capsys, algo, share):
     with refused(f"algo={algo} has nothing to learn from: {100 * share}.0 % of the"):
         train_a_pass(trainer, examples)
 
+    trainer, examples = make_trainer(tmp_path / "later", load(algo), correct=np.full(ROWS, share > 0))
+    train_a_pass(trainer, examples, iteration=2)
+
     assert trainer.step == 3
     assert torch.equal(weights(trainer), initial)
-
-    train_a_pass(trainer, examples)  # all of it is done, as at the end of rounds, of which each may have none
-
     warnings = capsys.readouterr().err
     assert f"warning: algo={algo} learnt nothing: no update had a gradient" in warnings
     assert warnings.count("warning: checkpoint.weights_every=4 keeps no weights of 3 updates") == 1

@@ -52,8 +52,8 @@ def train(
 
     keep_weights: saves the policy; it is called after the updates that `config` keeps, before their checkpoints.
 
-    Raises TOPRError after a pass over a fixed set without any gradient: positives alone where nothing is correct, a
-    group-relative loss where no group is mixed.
+    Raises TOPRError after a pass over the first iteration's set without any gradient: positives alone where nothing is
+    correct, a group-relative loss where no group is mixed. A later iteration may have learnt, or lost, all of it.
     """
     update_count = source.update_count
     if trainer.restored is not None:
@@ -73,7 +73,7 @@ def train(
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
             progress.update(1, tokens, progress_note(record), of_completions=record["tokens"])
-            if global_batch.ends_first_pass and not trainer.had_gradient:
+            if iteration == 1 and global_batch.ends_first_pass and not trainer.had_gradient:
                 share = 100 * global_batch.training_set.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
