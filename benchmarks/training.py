@@ -31,6 +31,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.topr import Tapered
+from topr_exp.composition.selection import select
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model
@@ -333,16 +334,8 @@ def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], cas
     is_correct = indices % 3 == 0
     verdicts = pa.array(np.where(is_correct, CORRECT, INCORRECT), pa.int8())
     completions = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
-    return build_training_set(
-        completions,
-        "pm1",
-        ComposeConfig(),
-        "examples",
-        seed=0,
-        iteration=1,
-        baseline=None,
-        effective=None,
-    )
+    selection = select(completions, ComposeConfig(), "examples", seed=0, iteration=1)
+    return build_training_set(completions, selection, "pm1")
 
 
 def optimizer_config(case: Case) -> OptimConfig:

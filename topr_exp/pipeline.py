@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from topr_exp.composition.merging import merge_sources
-from topr_exp.composition.selection import NothingKeptError
+from topr_exp.composition.selection import NothingKeptError, select
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ScheduleConfig, unit_of
 from topr_exp.config.settings import Config
@@ -339,16 +339,17 @@ def compose_training_set(
 ) -> TrainingSet:
     """Compose the training set of an iteration or round."""
     config = experiment.config
+    unit = unit_of(config.algo.needs)
+    selection = select(
+        completions, config.compose, unit, seed=config.seed, iteration=iteration, round_number=round_number
+    )
     training_set = build_training_set(
         completions,
+        selection,
         config.reward,
-        config.compose,
-        unit_of(config.algo.needs),
-        seed=config.seed,
-        iteration=iteration,
         baseline=config.baseline,
         effective=config.effective_positive,
-        round_number=round_number,
+        in_rounds=round_number is not None,
     )
     experiment.report.describe(training_set)
     return training_set

@@ -5,7 +5,7 @@ Nothing here computes. torch's Tensor is a name for annotations only, so that co
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,3 +86,26 @@ class LossOutput:
 
     loss: Tensor  # [B], to be minimised
     metrics: dict[str, Tensor] = field(default_factory=dict)  # name -> [B], detached; logged as means by verdict
+
+
+class LossFunction(Protocol):
+    """A loss as training sees it; `algorithms.base.Loss` says what each part means."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> frozenset[str]: ...
+
+    @property
+    def needs_mu(self) -> bool: ...
+
+    @property
+    def divides_by_length(self) -> bool: ...
+
+    @property
+    def signal_names(self) -> frozenset[str]: ...
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]: ...
+
+    def __call__(self, batch: Any) -> LossOutput: ...

@@ -22,7 +22,7 @@ from tests.algorithms.tabular_policies import (
 )
 from tests.conftest import refused
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.training.contract import checked_output
+from topr_exp.training.loss_checks import checked_output
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 TOKEN_FIELDS = ("logp", "mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")

@@ -11,7 +11,7 @@ from tests.extending import list_items
 from topr_exp.losses import DELTAS, arxiv, load_losses, main
 from topr_exp.report.loss_figure import AXES, panels
 from topr_exp.report.loss_weights import Answer, answer_batch, weights
-from topr_exp.training.contract import checked_output
+from topr_exp.training.loss_checks import checked_output
 
 LOSSES = load_losses([])
 OWN_LOSSES = {

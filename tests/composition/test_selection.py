@@ -27,7 +27,7 @@ def compose(name="uniform", **changes):
 
 
 def select_at_start(unit, completions, config, seed=0):
-    return select(unit, completions, config, seed=seed, iteration=0)
+    return select(completions, config, unit, seed=seed, iteration=0)
 
 
 def rows_of(selection):
@@ -167,8 +167,7 @@ def test_each_round_draws_anew(unit):
 
     draws = set()
     for number in range(20):
-        suffix = f" of round {number}"
-        selection = select(unit, completions, compose(n_examples=4), seed=0, iteration=1, suffix=suffix)
+        selection = select(completions, compose(n_examples=4), unit, seed=0, iteration=1, round_number=number)
         draws.add(tuple(rows_of(selection)))
 
     assert len(draws) > 5

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import make_completions, make_graded, parted, refused, values_of
 from topr_exp.composition.baselines import baseline_for, effective_positive
 from topr_exp.composition.merging import merge_sources
+from topr_exp.composition.selection import select
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
@@ -110,8 +111,8 @@ def test_a_baseline_that_silences_every_example_is_refused(p, c):
 @pytest.mark.parametrize("rewards, share", [("pm1", 0.5), ("zero_one", None)])
 def test_p_tilde_is_of_rewards_1_and_minus_1(rewards, share):
     completions = make_graded([0, 0], [True, False])
-    settings = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    selection = select(completions, ComposeConfig(), "examples", seed=0, iteration=1)
 
-    training_set = build_training_set(completions, rewards, ComposeConfig(), "examples", **settings)
+    training_set = build_training_set(completions, selection, rewards)
 
     assert training_set.effective_positive == share

@@ -11,6 +11,7 @@ from tests.composition.test_selection import compose
 from tests.conftest import config_of, document, each_row, make_graded, overrides, refused, write_file, write_lines
 from tests.observed import OBSERVED
 from tests.sweep_tools import answer
+from topr_exp.composition.selection import select
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.config.yamls import OwnFolder
@@ -109,8 +110,8 @@ def training_set(is_correct, kind="pm1", rewards=None, baseline=None, effective=
         columns["reward"] = np.asarray(rewards, float)
     one_problem = np.zeros(len(is_correct), np.int64)
     graded = make_graded(one_problem, np.asarray(is_correct), **columns)
-    options = {"seed": 0, "iteration": 1, "baseline": baseline, "effective": effective}
-    return build_training_set(graded, kind, compose(), "examples", **options)
+    selection = select(graded, compose(), "examples", seed=0, iteration=1)
+    return build_training_set(graded, selection, kind, baseline=baseline, effective=effective)
 
 
 # Kind of rewards | rewards | c | the row of R | what a line warns of

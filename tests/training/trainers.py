@@ -7,6 +7,7 @@ from tests.conftest import make_graded, make_model
 from topr_exp.algorithms.agro import AGRO
 from topr_exp.algorithms.regressions import DPO
 from topr_exp.algorithms.topr import Tapered
+from topr_exp.composition.selection import select
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.models.policy import Policy
@@ -55,8 +56,8 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     completions = make_graded(problem_index, correct, prompts=prompts, tokens=tokens)
     logp = log_probabilities(policy, completions, rows, 7)
     scored_completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
-    options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    return build_training_set(scored_completions, "pm1", ComposeConfig(), unit_of(loss.needs), **options)
+    selection = select(scored_completions, ComposeConfig(), unit_of(loss.needs), seed=0, iteration=1)
+    return build_training_set(scored_completions, selection, "pm1")
 
 
 def reduction_of(loss):

@@ -40,13 +40,22 @@ class Draw:
 
 
 def select(
-    unit: Unit, completions: Completions, config: ComposeConfig, *, seed: int, iteration: int, suffix: str = ""
+    completions: Completions,
+    config: ComposeConfig,
+    unit: Unit,
+    *,
+    seed: int,
+    iteration: int,
+    round_number: int | None = None,
 ) -> Selection:
-    """Select the examples of a training set; suffix: of the random stream's name, " of round 3".
+    """Select the examples of a training set, at random by seed, iteration and round.
 
     NothingKeptError where there is nothing to train on; TOPRError where there is too little of one kind.
     """
-    rng = random_generator(seed, iteration, f"compose {unit}{suffix}")
+    purpose = f"compose {unit}"
+    if round_number is not None:
+        purpose += f" of round {round_number}"
+    rng = random_generator(seed, iteration, purpose)
     rows = usable_rows(completions, config)
     draw_unit = DRAW[unit]
     draw = draw_unit(rng, completions, rows, config)

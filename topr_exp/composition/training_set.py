@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from topr_exp.composition.baselines import baseline_for, effective_positive
 from topr_exp.composition.draws import Rows, random_generator
 from topr_exp.composition.problem_groups import GroupStatistics, Rewards, group_statistics
-from topr_exp.composition.selection import select
+from topr_exp.composition.selection import Selection
 from topr_exp.config.data import Reward
-from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 
 INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}  # None: each completion has its own
@@ -164,31 +163,24 @@ class TrainingSet:
 
 def build_training_set(
     completions: Completions,
+    selection: Selection,
     reward_source: Reward,
-    config: ComposeConfig,
-    unit: Unit,
     *,
-    seed: int,
-    iteration: int,
-    baseline: float | None,
-    effective: float | None,
-    round_number: int | None = None,
+    baseline: float | None = None,
+    effective: float | None = None,
+    in_rounds: bool = False,
 ) -> TrainingSet:
-    """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
+    """Give selected examples their rewards and the constant c: `baseline`, or c that gives p~ = `effective` (Eq. 12).
 
-    round_number: a round may be all-correct or all-wrong, so c may take the weight of every example, and p~ is not
-    reported. TOPRError: the completions do not admit the requested set.
+    in_rounds: a round may be all-correct or all-wrong, so c may take the weight of every example, and p~ is not
+    reported. TOPRError where no c gives this p~, or c leaves no example a weight.
     """
-    suffix = ""
-    if round_number is not None:
-        suffix = f" of round {round_number}"
-    selection = select(unit, completions, config, seed=seed, iteration=iteration, suffix=suffix)
     p = selection.description["positive_share"]
     c = baseline or 0.0
     if effective is not None:
         c = baseline_for(p, effective)
     p_effective = None
-    if unit == "examples" and reward_source == "pm1" and round_number is None:
+    if selection.description["unit"] == "examples" and reward_source == "pm1" and not in_rounds:
         p_effective = effective_positive(p, c)
     reward = reward_of(completions, reward_source)
     return TrainingSet(

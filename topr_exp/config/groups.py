@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from topr_exp.algorithms.base import Loss
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy, Wait
 from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, above, at_least, within
+from topr_exp.types import LossFunction
 
 PLACES = ("{question}", "{solution}")
 Reduction = Literal["sequences", "tokens"]
@@ -246,7 +246,7 @@ def unit_of(needs: frozenset[str]) -> Unit:
     return "examples"
 
 
-def reduction_rules(loss: Loss, reduction: str) -> Iterator[Rule]:
+def reduction_rules(loss: LossFunction, reduction: str) -> Iterator[Rule]:
     """The number of tokens divides a loss once, and only where a completion is one example."""
     by_tokens = reduction == "tokens"
     unit = unit_of(loss.needs)
@@ -256,7 +256,7 @@ def reduction_rules(loss: Loss, reduction: str) -> Iterator[Rule]:
     yield "algo.length_normalize", not divides_twice, "false where optim.reduction is tokens, which divides by them too"
 
 
-def mu_rules(loss: Loss, mu: str) -> Iterator[Rule]:
+def mu_rules(loss: LossFunction, mu: str) -> Iterator[Rule]:
     """A loss that compares two scores of μ's weights, or that reads μ at all, has what it reads."""
     by_sampler = mu == "sampler"
     allowed = f"sampler for algo={loss.name}, which compares μ with the same weights in training"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from topr_exp.algorithms.base import Loss
-from topr_exp.training.contract import checked_output
+from topr_exp.training.loss_checks import checked_output
 from topr_exp.types import Batch, PairBatch
 
 

@@ -10,7 +10,7 @@ from topr_exp.config.groups import MuSource, Reduction, mu_rules, reduction_rule
 from topr_exp.sampling.completions import index_in_group
 from topr_exp.schema import show
 from topr_exp.training.padding import pad_tokens
-from topr_exp.types import Batch, ConfigError, LossOutput, PairBatch, Tensor, TOPRError
+from topr_exp.types import Batch, ConfigError, LossFunction, LossOutput, PairBatch, Tensor, TOPRError
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ConfiguredLoss:
     the completions by the weights that sampled them gives it. reduction: `optim.reduction`.
     """
 
-    function: Any  # the loss itself, with the hyper-parameters as its fields
+    function: LossFunction  # the loss itself, with the hyper-parameters as its fields
     reduction: Reduction
     mu: MuSource
 
@@ -48,7 +48,7 @@ class ConfiguredLoss:
 
     @property
     def name(self) -> str:
-        return str(self.function.name)
+        return self.function.name
 
     @property
     def needs(self) -> frozenset[str]:

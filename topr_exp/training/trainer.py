@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,14 +24,14 @@ from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
 from topr_exp.training.batches import GlobalBatch, MicroBatches, Positions, loss_batch, micro_batches
-from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.hidden_states import Inputs, inputs_of
 from topr_exp.training.layers import compile_layers, layers_of
 from topr_exp.training.logprobs import TokenScores
+from topr_exp.training.loss_checks import checked_output, checked_signals
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import ProcessLayout
-from topr_exp.types import Batch, PairBatch, TOPRError
+from topr_exp.types import Batch, LossFunction, PairBatch, TOPRError
 
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -45,7 +45,7 @@ class Trainer:
     def __init__(
         self,
         policy: Policy,
-        loss: Any,
+        loss: LossFunction,
         reference: Policy | None,
         config: OptimConfig,
         folder: Path,

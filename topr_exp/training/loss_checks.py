@@ -1,4 +1,4 @@
-"""Calls a loss and refuses an output that the trainer can't reduce: its type, shapes, dtypes and gradient."""
+"""Checks of what a loss returns, so that the trainer can reduce it: types, shapes, dtypes and gradients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topr_exp.types import Batch, LossOutput, PairBatch, TOPRError
+from topr_exp.types import Batch, LossFunction, LossOutput, PairBatch, TOPRError
 
 LOSS_DTYPES = (torch.float32, torch.float64)
 
 
-def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
+def checked_output(loss: LossFunction, batch: Batch | PairBatch) -> LossOutput:
     """Compute `loss` on `batch`; TOPRError for an output that is not a loss [B] with a gradient and metrics [B]."""
     output = loss(batch)
     must_return = f"algo={loss.name} must return"
@@ -23,36 +23,48 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     else:
         unit = "completion"
         logp = batch.logp
-    count = len(logp)
-    device = logp.device
-    losses = output.loss
-    if not has_shape(losses, count):
-        raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {describe_value(losses)}")
-    if losses.dtype not in LOSS_DTYPES:
-        raise TOPRError(f"{must_return} losses in float32 or float64; got {losses.dtype}")
-    if losses.device != device:
-        raise TOPRError(f"{must_return} losses on {device}, where its batch is; got {losses.device}")
-    if torch.is_grad_enabled() and not losses.requires_grad:
-        raise TOPRError(f"{must_return} losses with a gradient with respect to logp; got a detached tensor")
-    if not isinstance(output.metrics, Mapping):
-        raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got {describe_value(output.metrics)}")
-    for name, metric in output.metrics.items():
-        if not isinstance(name, str):
-            raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got the name {name!r:.80}")
-        if not has_shape(metric, count):
-            raise TOPRError(f"{must_return} metric {name} per {unit}, shape [{count}]; got {describe_value(metric)}")
-        if metric.requires_grad:
-            raise TOPRError(f"{must_return} metric {name} detached; got a tensor with a gradient")
+    per_unit = f"per {unit}, shape [{len(logp)}]"
+    check_losses(output.loss, logp, must_return, per_unit)
+    check_metrics(output.metrics, len(logp), must_return, per_unit)
     return output
 
 
-def checked_signals(loss: Any, batch: Batch | PairBatch) -> dict[str, Tensor]:
+def check_losses(losses: Any, logp: Tensor, must_return: str, per_unit: str) -> None:
+    """Raise TOPRError for losses that are not one for each row of `logp`, with a gradient.
+
+    must_return, per_unit: words of the error line.
+    """
+    if not has_shape(losses, len(logp)):
+        raise TOPRError(f"{must_return} one loss {per_unit}; got {describe_value(losses)}")
+    if losses.dtype not in LOSS_DTYPES:
+        raise TOPRError(f"{must_return} losses in float32 or float64; got {losses.dtype}")
+    if losses.device != logp.device:
+        raise TOPRError(f"{must_return} losses on {logp.device}, where its batch is; got {losses.device}")
+    if torch.is_grad_enabled() and not losses.requires_grad:
+        raise TOPRError(f"{must_return} losses with a gradient with respect to logp; got a detached tensor")
+
+
+def check_metrics(metrics: Any, count: int, must_return: str, per_unit: str) -> None:
+    """Raise TOPRError for metrics that are not `count` numbers by name, without a gradient; words: as above."""
+    by_name = "metrics by name, as in {'weight': ...}"
+    if not isinstance(metrics, Mapping):
+        raise TOPRError(f"{must_return} {by_name}; got {describe_value(metrics)}")
+    for name, metric in metrics.items():
+        if not isinstance(name, str):
+            raise TOPRError(f"{must_return} {by_name}; got the name {name!r:.80}")
+        if not has_shape(metric, count):
+            raise TOPRError(f"{must_return} metric {name} {per_unit}; got {describe_value(metric)}")
+        if metric.requires_grad:
+            raise TOPRError(f"{must_return} metric {name} detached; got a tensor with a gradient")
+
+
+def checked_signals(loss: LossFunction, batch: Batch | PairBatch) -> dict[str, Tensor]:
     """Compute the loss's signals over the global batch; TOPRError unless each of its names has a tensor [B]."""
     assert isinstance(batch, Batch), "a loss of pairs has no signals"
     count = len(batch.logp)
     must_return = f"signals of algo={loss.name} must return"
     with torch.no_grad():
-        signals = loss.signals(batch)
+        signals: Any = loss.signals(batch)
     if not isinstance(signals, dict):
         raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {describe_value(signals)}")
     if signals.keys() != loss.signal_names:
