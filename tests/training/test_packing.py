@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from tests.conftest import each_row, make_model
 from tests.plain_scoring import completion_logp
 from topr_exp.training import tree_attention
-from topr_exp.training.hidden_states import Inputs, states_in_layout
+from topr_exp.training.hidden_states import Inputs, padded_input, states_in_layout
 from topr_exp.training.layers import recomputed_layers
 from topr_exp.training.logprobs import TokenScorer
 from topr_exp.training.output_layer import OutputLayer
@@ -186,6 +186,16 @@ def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
 
     assert kernel.call_args.args[1:].count("copied") == copies
     assert kernel.call_args.kwargs["enable_gqa"] is (copies == 0)
+
+
+@pytest.mark.parametrize("context, width", [(128, 128), (100, 97)])
+def test_padding_on_a_gpu_ends_before_the_context(context, width):
+    """Where a model's table of positions may end."""
+    sequence = (np.zeros(90, np.int32), np.zeros(7, np.int32))
+
+    model_input = padded_input(Inputs([sequence], torch.device("cuda")), context)
+
+    assert model_input.ids.shape == (1, width)
 
 
 # ---- the layout

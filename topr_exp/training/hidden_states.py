@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.models.loading import refuse_scaled_logits
+from topr_exp.models.loading import context_of, refuse_scaled_logits
 from topr_exp.sampling.completions import Completions
 from topr_exp.training.packing import Int64s, Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, padded_levels, row_width
@@ -158,7 +158,7 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
 def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
     """Compute the predicting states [N, H] from sequences in the layout of a tree; None: padded."""
     if tree is None:
-        model_input = padded_input(inputs)
+        model_input = padded_input(inputs, context_of(model))
     else:
         model_input = packed_input(tree, inputs, model.dtype)
     ids = inputs.tensor(model_input.ids)
@@ -167,12 +167,14 @@ def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
     return hidden.index_select(0, inputs.tensor(model_input.predictors))
 
 
-def padded_input(inputs: Inputs) -> ModelInput:
-    """Pad the sequences on the right.
+def padded_input(inputs: Inputs, context: int) -> ModelInput:
+    """Pad the sequences on the right; context: the most tokens that the model takes.
 
     Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
     """
     width = row_width(inputs.longest, inputs.device)
+    if width > context:  # where a table of positions may end
+        width = inputs.longest
     ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
     for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
         tokens = np.concatenate([prompt, completion])
