@@ -150,6 +150,18 @@ def test_what_a_machine_lacks_is_one_line(line, error_line):
     assert error_line(line.partition(":")[0]) == f"error: {line}"
 
 
+def test_compiled_layers_without_pythons_header_are_refused(tmp_path, monkeypatch):
+    """The first update would fail, after all was sampled."""
+    monkeypatch.setattr("topr_exp.runs.preflight.cxx_compiler", lambda: "g++")
+    monkeypatch.setattr("topr_exp.runtime.machine.sysconfig.get_path", lambda name: str(tmp_path))
+    words = ["optim.compile=true", "cluster.device=cpu"]
+
+    with refused(rf"^optim\.compile=true: {tmp_path}/Python\.h is missing", ConfigError):
+        config_of(*words)
+    (tmp_path / "Python.h").touch()
+    config_of(*words)
+
+
 @needs_peft
 def test_a_layer_that_the_model_does_not_have_is_one_line(error_line):
     line = error_line("model.lora={rank: 4, alpha: 8, targets: [q_proj, up_prj]}")

@@ -30,7 +30,7 @@ from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.problem_checks import problems_at_hand
 from topr_exp.runs.workload import check_supply
 from topr_exp.runtime.json_files import read_object
-from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version
+from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, driver_version, python_header
 from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.vllm_requirements import check_gpu_machine, check_python
 from topr_exp.store.source import FileState, file_state
@@ -80,12 +80,18 @@ def completions_exist(source: str, store: Path) -> bool:
 
 
 def check_compiler(device: str) -> None:
-    """Raise ConfigError if torch.compile would find no compiler at the first update."""
+    """Raise ConfigError if torch.compile would find no compiler or no Python.h at the first update."""
     on_cpu = device == "cpu" or (device == "auto" and driver_version() is None)
     if on_cpu and cxx_compiler() is None:
         raise ConfigError("optim.compile=true: no C++ compiler on PATH, with which torch builds kernels; install g++")
     if not on_cpu and c_compiler() is None:
         raise ConfigError("optim.compile=true: no C compiler on PATH, with which Triton builds kernels; install gcc")
+    header = python_header()
+    if not header.is_file():
+        raise ConfigError(
+            f"optim.compile=true: {header} is missing, with which torch builds kernels; install python3-dev, or let uv "
+            "install Python"
+        )
 
 
 # ---- models

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import sys
+import sysconfig
 from pathlib import Path
 
 from topr_exp.config.sampler_choice import DRIVER
@@ -32,6 +33,11 @@ def c_compiler() -> str | None:
 def cxx_compiler() -> str | None:
     """Return the path of the C++ compiler with which torch.compile would build CPU kernels; None for none."""
     return find_program([os.environ.get("CXX") or "g++", "g++", "clang++"])
+
+
+def python_header() -> Path:
+    """Return where the kernels that torch.compile builds look for Python.h, which may be missing."""
+    return Path(sysconfig.get_path("include")) / "Python.h"
 
 
 def find_program(names: list[str]) -> str | None:
