@@ -1,6 +1,7 @@
 """Requirements of vLLM on a GPU machine: each lack is one line, before any weights are loaded."""
 
 import os
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,26 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(make_environment):
     assert failure is None
     assert installation[1:] == ("13.0", "2.14.0+cu130", "0.33.1")
     assert installation.include
+
+
+# Debian's scheme as Ubuntu's Pythons of "deadsnakes" have it: the folder of its headers is empty.
+DEBIAN = (
+    "import sysconfig as config; "
+    "config._INSTALL_SCHEMES['posix_local'] = config._INSTALL_SCHEMES['posix_prefix'] | {'include': '/nowhere'}; "
+    "config.get_default_scheme = lambda: 'posix_local'; config.get_path.__defaults__ = ('posix_local', None, True)\n"
+)
+
+
+def test_headers_are_looked_for_where_triton_does(make_environment):
+    python = make_environment({"torch": "2.14.0+cu130", "vllm": "0.33.1"})
+    (packages,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    (packages / "torch/version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
+    (packages / "debian.pth").write_text(DEBIAN)
+
+    installation, failure = probe(python)
+
+    assert failure is None
+    assert installation.include == sysconfig.get_path("include", "posix_prefix")
 
 
 def test_little_shared_memory_is_told_with_the_way_to_more(machine, monkeypatch):

@@ -34,7 +34,10 @@ for module in ("torch", "vllm"):
 built = {}
 with open(os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")) as file:
     exec(file.read(), built)
-include = sysconfig.get_path("include")
+scheme = sysconfig.get_default_scheme()
+if scheme == "posix_local":  # of Debian's Python outside an environment; as Triton, which looks where the headers are
+    scheme = "posix_prefix"
+include = sysconfig.get_path("include", scheme)
 print(json.dumps([include, built["cuda"], built["__version__"], version(names["vllm"][0])]))
 """
 
