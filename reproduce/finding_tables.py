@@ -44,7 +44,7 @@ def frameworks() -> None:
         "best geometric mean": "each at its best rate tried: the answer's ratio ends above the geometric mean",
         "token ratio": "3e-4: the answer's ratio ends above each token's",
     }
-    claims("whole answer's ratio minus", names, {"22 turns": "frameworks tiny_long: 22 turns, {}"})
+    claims("whole completion's ratio minus", names, {"22 turns": "frameworks tiny_long: 22 turns, {}"})
 
 
 def nats() -> None:

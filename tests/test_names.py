@@ -11,7 +11,7 @@ GRAMMAR_WORDS = frozenset(
     those such none again same wrote taken""".split()  # noqa: SIM905 - words read better than a list of strings
 )
 FOLDERS = ("topr_exp", "reproduce", "scripts", "benchmarks", "tests")
-TERMS = frozenset({"chosen", "done"})  # of DPO: the correct response of a pair; of progress: finished units
+TERMS = frozenset({"chosen", "done"})  # of DPO: the correct completion of a pair; of progress: finished units
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 

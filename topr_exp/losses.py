@@ -1,8 +1,8 @@
-"""`python -m topr_exp.losses [NAME ...]`: what each loss is, and the weight of an answer in it by the policy's change.
+"""`python -m topr_exp.losses [NAME ...]`: each loss, and the weight of a completion in it by the policy's change.
 
-The weight of an answer is the gradient on its log-probability (up if right, down if wrong), summed over its tokens and
-relative to π = μ: 1 is full weight, 0 none, below 0 the wrong direction. Δ = log π − log μ of the whole answer, spread
-evenly over its tokens. The group has one more answer, with the other verdict and Δ = 0.
+The weight of a completion is the gradient on its log-probability (up if correct, down if not), summed over its tokens
+and relative to π = μ: 1 is full weight, 0 none, below 0 the wrong direction. Δ = log π − log μ of the whole completion,
+spread evenly over its tokens. The group has one more completion, with the other verdict and Δ = 0.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from topr_exp.runtime.terminal import plural
 from topr_exp.types import ConfigError
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
-LENGTHS = (1, 10, 100)  # tokens of an answer
+LENGTHS = (1, 10, 100)  # tokens of a completion
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -76,16 +76,16 @@ def traits(loss: Loss) -> list[str]:
 
 
 def print_weights(losses: Mapping[str, Loss]) -> None:
-    """Print a table of weights for right and wrong answers of each length."""
+    """Print a table of weights for correct and incorrect completions of each length."""
     from topr_exp.report.loss_weights import weights
 
-    for verdict, is_right in (("right", True), ("wrong", False)):
+    for verdict, is_correct in (("correct", True), ("incorrect", False)):
         for length in LENGTHS:
-            print(f"\n{verdict} answers of {plural(length, 'token')}, by Δ")
+            print(f"\n{verdict} completions of {plural(length, 'token')}, by Δ")
             titles = "".join(f"{delta:>9g}" for delta in DELTAS)
             print(f"{'':<18}{titles}")
             for name, loss in losses.items():
-                row = weights(loss, is_right=is_right, length=length, deltas=DELTAS)
+                row = weights(loss, is_correct=is_correct, length=length, deltas=DELTAS)
                 cells = "".join(f"{weight:>9.2g}" for weight in row)
                 print(f"{name:<18}{cells}")
 

@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Input of a loss: B sampled responses, padded on the right to T completion tokens.
+    """Input of a loss: B sampled completions, padded on the right to T completion tokens.
 
     Log-probabilities: float32 or float64, 0 where `mask` is False. Gradients: of `logp`, `vocab_kl` and `head_logp`.
     """
@@ -58,8 +58,8 @@ class Batch:
     reward: Tensor  # [B] R0, before any baseline: 1 and −1, 1 and 0, or any numbers of a grader or log
     positive: Tensor  # [B] bool, the verdict is correct
     baseline: float = 0.0  # c
-    group: Tensor | None = None  # [B] int64, equal for responses to one prompt
-    sample: Tensor | None = None  # [B] int64, which of the n responses to its prompt this one is
+    group: Tensor | None = None  # [B] int64, equal for completions to one prompt
+    sample: Tensor | None = None  # [B] int64, which of the n completions to its prompt this one is
     group_mean: Tensor | None = None  # [B] mean reward over all n samples of the prompt, before subsampling
     group_std: Tensor | None = None  # [B] standard deviation of these rewards (n - 1 in the denominator)
     group_size: Tensor | None = None  # [B] n, before subsampling
@@ -74,7 +74,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """B pairs of responses to the same prompt: `chosen` correct, `rejected` not."""
+    """B pairs of completions to the same prompt: `chosen` correct, `rejected` not."""
 
     chosen: Batch
     rejected: Batch

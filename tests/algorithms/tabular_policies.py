@@ -1,6 +1,6 @@
 """A two-token language under a softmax policy without a network, small enough to enumerate, and batches of it.
 
-Vocabulary {0, 1, 2}, 2 ends a response; at most two tokens: [2], [0, ·], [1, ·], 7 responses in all. A policy is a
+Vocabulary {0, 1, 2}, 2 ends a completion; at most two tokens: [2], [0, ·], [1, ·], 7 completions in all. A policy is a
 vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1.
 """
 
@@ -26,7 +26,7 @@ if own_yaml := os.environ.get("TOPR_LOSS"):
     OWN = Path(own_yaml).stem
     YAMLS[OWN] = Path(own_yaml)
 NAMES = sorted(YAMLS)
-TOKENS = np.array([[2, 0], *itertools.product([0, 1], range(3))])  # of the responses; the first is padded
+TOKENS = np.array([[2, 0], *itertools.product([0, 1], range(3))])  # of the completions; the first is padded
 LENGTH = np.array([1] + 6 * [2])
 MASK = np.arange(2) < LENGTH[:, None]
 STATES = np.array([[0, 0]] + 3 * [[0, 1]] + 3 * [[0, 2]])  # 0 start, 1 after a 0, 2 after a 1
@@ -130,7 +130,7 @@ def pairs_of(batch, *rows_of_sides):
 
 
 def group_of_four(count):
-    """What a batch of `count` responses knows of groups of mean 0 and deviation 1."""
+    """What a batch of `count` completions knows of groups of mean 0 and deviation 1."""
     size = torch.full((count,), 4)
     return {"group_mean": torch.zeros(count), "group_std": torch.ones(count), "group_size": size}
 
@@ -170,17 +170,17 @@ def torch_token_kl(logits, ref):
 
 
 def token_logp(logits):
-    """logπ(y_t|y_<t) of all 7 responses, [7, 2], 0 at padding."""
+    """logπ(y_t|y_<t) of all 7 completions, [7, 2], 0 at padding."""
     return torch_token_logp(torch.tensor(logits)).numpy()
 
 
 def probability(logits):
-    """π(y) of all 7 responses; they sum to 1."""
+    """π(y) of all 7 completions; they sum to 1."""
     return np.exp(token_logp(logits).sum(1))
 
 
 def token_score(logits):
-    """∇logπ(y_t|y_<t) of all 7 responses, [7, 2, 9]."""
+    """∇logπ(y_t|y_<t) of all 7 completions, [7, 2, 9]."""
     return jacobian(torch_token_logp, torch.tensor(logits)).numpy()
 
 
@@ -189,12 +189,12 @@ def token_score(logits):
 
 @dataclass
 class Case:
-    """B responses of the language with everything that a loss may read, and the pieces of closed forms (numpy)."""
+    """B completions of the language with everything that a loss may read, and the pieces of closed forms (numpy)."""
 
     logits: np.ndarray
     mu: np.ndarray
     ref: np.ndarray
-    y: np.ndarray  # [B] which of the 7 responses
+    y: np.ndarray  # [B] which of the 7 completions
     reward: np.ndarray  # [B]
     positive: np.ndarray  # [B] bool
     group: np.ndarray  # [B]; the rows of a group stand together
@@ -216,7 +216,7 @@ class Case:
         self.logits = logits
         self.theta = torch.tensor(logits, requires_grad=True)
 
-    # ---- closed-form pieces, one row a response
+    # ---- closed-form pieces, one row a completion
 
     @property
     def length(self):
@@ -279,7 +279,7 @@ class Case:
 
 
 def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False):
-    """Groups of n random responses under random policies; rewards are 1 and `low`, both signs in most groups."""
+    """Groups of n random completions under random policies; rewards are 1 and `low`, both signs in most groups."""
     generator = rng(seed)
     logits, mu, ref = generator.normal(size=(3, LOGITS))
     count = groups * n
@@ -295,8 +295,8 @@ def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False)
     return Case(logits, mu, ref, y, reward, positive, group, sample, n, baseline, old)
 
 
-def all_responses(seed, reward=None, baseline=0.0):
-    """Each of the 7 responses once, weighed by μ(y)."""
+def all_completions(seed, reward=None, baseline=0.0):
+    """Each of the 7 completions once, weighed by μ(y)."""
     generator = rng(seed)
     logits, mu = generator.normal(size=(2, LOGITS))
     if reward is None:
@@ -307,17 +307,17 @@ def all_responses(seed, reward=None, baseline=0.0):
 
 
 def all_groups(logits, ref, n, reward, mu=None):
-    """Every possible group of n responses as one case, weighed as in the expected mean loss of a group.
+    """Every possible group of n completions as one case, weighed as in the expected mean loss of a group.
 
-    reward: [7], of each response. μ draws the groups (None: π).
+    reward: [7], of each completion. μ draws the groups (None: π).
     """
     if mu is None:
         mu = logits
-    responses = np.array(list(itertools.product(range(7), repeat=n)))  # [groups, n]
-    group_probability = probability(mu)[responses].prod(axis=1)
-    y = responses.ravel()
+    completions = np.array(list(itertools.product(range(7), repeat=n)))  # [groups, n]
+    group_probability = probability(mu)[completions].prod(axis=1)
+    y = completions.ravel()
     rewards = reward[y]
-    group = np.repeat(np.arange(len(responses)), n)
-    sample = np.tile(np.arange(n), len(responses))
+    group = np.repeat(np.arange(len(completions)), n)
+    sample = np.tile(np.arange(n), len(completions))
     weight = np.repeat(group_probability / n, n)
     return Case(logits, mu, ref, y, rewards, rewards > 0, group, sample, n, weight=weight)

@@ -33,7 +33,7 @@ def random_logits(seed):
 
 
 def all_single(policy_seed, sampler_seed, reward):
-    """Each response alone, weighed by the sampler."""
+    """Each completion alone, weighed by the sampler."""
     logits = random_logits(policy_seed)
     return all_groups(logits, logits, 1, reward, mu=random_logits(sampler_seed))
 
@@ -55,7 +55,7 @@ def policy_gradient(*, center_scores=True, **settings):
 
 
 def drift(loss, advantage):
-    """The largest slope of the expected loss where every response has the same reward."""
+    """The largest slope of the expected loss where every completion has the same reward."""
     case = all_single(0, 1, np.full(7, advantage))
     return np.abs(gradient_with_head(case, loss)).max()
 
@@ -71,7 +71,7 @@ def test_a_constant_advantage_has_no_drift(limits, ratio, advantage):
 @pytest.mark.parametrize("ratio", ["sequence", "geometric"])
 def test_equal_limits_have_no_drift_at_any_ratio_and_others_do(ratio):
     assert drift(policy_gradient(ratio=ratio, **NAIVE), -1.0) < 1e-12
-    assert drift(policy_gradient(ratio=ratio, **TOPR), -1.0) > 1e-3  # a weight of the whole response leaves one
+    assert drift(policy_gradient(ratio=ratio, **TOPR), -1.0) > 1e-3  # a weight of the whole completion leaves one
 
 
 @pytest.mark.parametrize("ratio", ["token", "prefix", "min_prefix"])
@@ -85,7 +85,7 @@ def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio):
     assert gradient == pytest.approx(gradient_with_head(case, plain_loss), abs=1e-12)
 
 
-def test_the_gradient_of_one_response_by_hand():
+def test_the_gradient_of_one_completion_by_hand():
     """−A Σ_t (s_t − Σ_v q_v s_v), with the scores of a softmax written out: s_v = e_v − p."""
     case = all_single(3, 4, np.array([1.0, 2, 0, -1, 0.5, 3, 1]))
 
@@ -94,8 +94,8 @@ def test_the_gradient_of_one_response_by_hand():
     p = log_table(torch.tensor(case.logits)).exp().numpy()
     q = log_table(torch.tensor(case.mu)).exp().numpy()
     expected = np.zeros((3, 3))
-    response_scores = token_score(case.logits).sum(1).reshape(7, 3, 3)
-    for y, score in enumerate(response_scores):
+    completion_scores = token_score(case.logits).sum(1).reshape(7, 3, 3)
+    for y, score in enumerate(completion_scores):
         states = STATES[y][MASK[y]]
         score[states] -= q[states] - p[states]
         expected -= case.weight[y] * case.reward[y] * score

@@ -1,7 +1,7 @@
 """Every loss of conf/algo on a tabular policy: value, gradient and metrics are those of the papers' formulas.
 
-The formulas (`tests/reference/formulas.py`) are written for one response at a time; the gradient of their mean is taken
-by autograd through a softmax.
+The formulas (`tests/reference/formulas.py`) are written for one completion at a time; the gradient of their mean is
+taken by autograd through a softmax.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def completion_of(case, row):
 
 
 def by_formula(name, changes, case):
-    """The loss of each response and what is reported of it."""
+    """The loss of each completion and what is reported of it."""
     logp = torch_token_logp(case.theta)
     kl = torch_token_kl(case.theta, torch.tensor(case.ref))
     completions, scores = [], []
@@ -77,7 +77,7 @@ def assert_formula(name, changes, case, batch=None):
 
 
 def test_every_loss_has_a_formula():
-    """A new one is added to FORMULAS, written from the paper for one response."""
+    """A new one is added to FORMULAS, written from the paper for one completion."""
     assert {*FORMULAS, "dpo"} == {*NAMES} - {OWN}
 
 
@@ -118,7 +118,7 @@ def test_the_sign_of_the_reward_minus_the_baseline_picks_the_limits(name, baseli
 @pytest.mark.parametrize("beta", [0.1, 1.5])
 def test_dpo_is_its_formula(beta):
     case = random_case(0, groups=2, n=8)
-    case.y[8] = case.y[0]  # a pair of one response, which is a tie
+    case.y[8] = case.y[0]  # a pair of one completion, which is a tie
 
     assert_formula("dpo", {"beta": beta}, case, case.pairs())
 

@@ -120,8 +120,8 @@ def test_outputs_have_the_promised_form_and_a_loss_does_not_touch_its_batch(name
 
 
 @each_variant
-def test_an_empty_response_has_no_gradient(name, changes):
-    """A response without a single token (T = 0) must not divide by 0."""
+def test_an_empty_completion_has_no_gradient(name, changes):
+    """A completion without a single token (T = 0) must not divide by 0."""
     loss = load(name, **changes)
     case = random_case(10)
     mask = case.batch().mask.clone()
@@ -153,7 +153,7 @@ def test_a_loss_reads_mu_unless_it_says_otherwise(name, changes):
 
 
 def shifted(delta, reward):
-    """One response of four tokens in float32 whose log-ratio is Δ."""
+    """One completion of four tokens in float32 whose log-ratio is Δ."""
     rewards = torch.tensor([reward])
     return Batch(
         logp=torch.full((1, 4), -1.0, requires_grad=True),
@@ -275,13 +275,13 @@ def test_signals_are_asked_for():
 
 @pytest.mark.parametrize("name", ["agro", "agro_on_policy", "rloo", "red_drop"])
 def test_signals_must_come_from_complete_groups(name):
-    with refused("a group has 4 of its 5 responses"):
+    with refused("a group has 4 of its 5 completions"):
         load(name).signals(rows_of(random_case(7).batch(), slice(0, 14)))
 
 
 @pytest.mark.parametrize("name", [name for name in SINGLE if load(name).needs & {"groups", "group_rewards"}])
 def test_a_group_of_one_is_refused(name):
-    """The others have two responses."""
+    """The others have two completions."""
     loss = load(name)
     size = torch.tensor([1, 2, 2]).repeat_interleave(5)
     batch = rows_of(random_case(8).batch(group_size=size), [0, 5, 6, 10, 11])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from tests.algorithms.tabular_policies import INF, LOGITS, all_responses, limits, load, probability, rng
+from tests.algorithms.tabular_policies import INF, LOGITS, all_completions, limits, load, probability, rng
 
 LIMITS = [(1, 1, 0, 1), (0, 1, 0, 1), (1, 1, 1, 1), (0, INF, 0, INF), (1, 1, 0, 0), (0.5, 1.5, 0.25, 2.0)]
 
@@ -23,7 +23,7 @@ def rho(x, a, b):
 @pytest.mark.parametrize("a_pos, b_pos, a_neg, b_neg", LIMITS)
 def test_loss_descends_equation_11(a_pos, b_pos, a_neg, b_neg):
     """The gradient of the expected loss without length normalisation is −∇J, J = E_μ[ρ(r) R] by central differences."""
-    case = all_responses(0, baseline=0.3)
+    case = all_completions(0, baseline=0.3)
     mu = probability(case.mu)
     loss = load("topr", **limits(a_pos, b_pos, a_neg, b_neg), length_normalize=False)
 
@@ -53,7 +53,7 @@ def kl(p, q):
 def test_proposition_3_1(baseline):
     """−J_c = C + R⁺ KL(μ_R⁺ ‖ π) − R⁻ KL(μ_R⁻ ‖ π) − c KL(μ ‖ π), C independent of π (rewards of any size)."""
     reward = rng(5).normal(size=7)
-    case = all_responses(5, reward, baseline)
+    case = all_completions(5, reward, baseline)
     mu = probability(case.mu)
     right = mu * reward.clip(min=0)
     wrong = mu * (-reward).clip(min=0)
@@ -85,7 +85,7 @@ def test_proposition_3_2_bounded(name):
     """With a⁻ = 0, J ≤ Σ_{T⁺} μ ρ(r) ≤ Σ_{T⁺} π ≤ 1 for rewards ±1, however far π goes, in whatever direction."""
     loss = load(name)
     for seed in range(5):
-        case = all_responses(seed)
+        case = all_completions(seed)
         start = case.logits
         for direction in rng(seed).normal(size=(10, LOGITS)):
             for scale in (1.0, 10.0, 1000.0):
@@ -94,12 +94,12 @@ def test_proposition_3_2_bounded(name):
 
 @pytest.mark.parametrize("loss", [load("naive"), load("topr", a_neg=0.01)], ids=["naive", "a_neg=0.01"])
 def test_proposition_3_2_unbounded(loss):
-    """With a⁻ > 0, J grows without bound as a negative response loses its probability; not if no reward is < 0."""
+    """With a⁻ > 0, J grows without bound as a negative completion loses its probability; not if no reward is < 0."""
     away = -np.eye(LOGITS)[2]  # the probability of [2] falls, those of the others don't
     only_first_wrong = np.array([-1.0, 1, 1, 1, 1, 1, 1])
 
     def objectives(reward):
-        case = all_responses(0, reward)
+        case = all_completions(0, reward)
         start = case.logits
         return [expected_objective(case, loss, start + scale * away) for scale in (1e2, 1e4, 1e6)]
 

@@ -1,4 +1,4 @@
-"""AGRO's theorems by enumeration of all groups of n responses; losses of other papers that are one of ours."""
+"""AGRO's theorems by enumeration of all groups of n completions; losses of other papers that are one of ours."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
     LOGITS,
+    all_completions,
     all_groups,
-    all_responses,
     load,
     probability,
     random_case,
@@ -111,7 +111,7 @@ def test_length_normalisation_biases_agro_on_policy():
 def test_the_unbiased_kl_has_the_gradient_of_kl_to_the_reference(is_on_policy):
     """Over samples of μ: ∇ Σ_t KL(π ‖ π_ref) of next tokens after what μ drew; without the weight another direction."""
     logits, ref = policies(0)
-    case = all_responses(1, np.zeros(7))
+    case = all_completions(1, np.zeros(7))
     case.move_to(logits)
     case.ref = ref
     if is_on_policy:
@@ -156,7 +156,7 @@ def gvpo(r, d, beta):
     ],
 )
 def test_regressions_over_a_group_are_agro_up_to_a_factor(regression, factor):
-    """With one reference; the factor is to AGRO's mean over responses."""
+    """With one reference; the factor is to AGRO's mean over completions."""
     case = random_case(0)
     beta = 0.3
     batch = case.batch()

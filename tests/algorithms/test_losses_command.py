@@ -10,7 +10,7 @@ from tests.conftest import ROOT, values_of
 from tests.extending import list_items
 from topr_exp.losses import DELTAS, arxiv, load_losses, main
 from topr_exp.report.loss_figure import AXES, panels
-from topr_exp.report.loss_weights import Answer, answer_batch, weights
+from topr_exp.report.loss_weights import MovedCompletion, batch_with, weights
 from topr_exp.training.loss_checks import checked_output
 
 LOSSES = load_losses([])
@@ -19,7 +19,7 @@ OWN_LOSSES = {
     "ending_at_mu": load("policy_gradient", mask=[mask_of("ratio", "token", 2.0, None)]),  # no weight below ratio 2
 }
 METHODS = list_items((ROOT / "docs/losses.md").read_text())
-WEIGHTS = {  # of an answer that is right, or not
+WEIGHTS = {  # of a completion that is correct, or not
     "topr": {True: lambda delta: 1.0, False: lambda delta: min(math.exp(delta), 1.0)},
     "dpo": {
         True: lambda delta: 2 / (1 + math.exp(0.1 * delta)),
@@ -34,8 +34,8 @@ WEIGHTS = {  # of an answer that is right, or not
 @pytest.mark.parametrize("tokens", [1, 10])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_are_the_formulas(name, tokens):
-    for is_right, formula in WEIGHTS[name].items():
-        values = weights((LOSSES | OWN_LOSSES)[name], is_right=is_right, length=tokens, deltas=DELTAS)
+    for is_correct, formula in WEIGHTS[name].items():
+        values = weights((LOSSES | OWN_LOSSES)[name], is_correct=is_correct, length=tokens, deltas=DELTAS)
 
         assert values == pytest.approx(list(map(formula, DELTAS)), nan_ok=True)
 
@@ -50,7 +50,7 @@ def test_a_loss_describes_itself(name):
     methods = filter(settings.search, METHODS)
     assert loss.paper.arxiv in " ".join(methods)
 
-    _, batch = answer_batch(loss, Answer(is_right=True, length=1, delta=0.0))
+    _, batch = batch_with(loss, MovedCompletion(is_correct=True, length=1, delta=0.0))
     metrics = checked_output(loss, batch).metrics
     assert loss.drops_tokens == bool({"masked", "kept"} & metrics.keys())
 
@@ -59,7 +59,7 @@ def test_the_table_has_every_loss(capsys):
     assert main([]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert "wrong answers of 1 token, by Δ" in lines
+    assert "incorrect completions of 1 token, by Δ" in lines
     for name, loss in LOSSES.items():
         description, *weight_rows = [line for line in lines if line.startswith(f"{name} ")]
         assert arxiv(loss) in description

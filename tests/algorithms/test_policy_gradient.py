@@ -12,7 +12,7 @@ from tests.algorithms.tabular_policies import (
     INF,
     LOGITS,
     PPO,
-    all_responses,
+    all_completions,
     group_of_four,
     limits,
     load,
@@ -84,8 +84,8 @@ def test_at_one_policy_a_row_is_reinforce(name):
 
 
 def test_pi_old_cancels_from_the_corrected_ratio():
-    """π/π_old times π_old/μ of the whole response is π/μ: the policy's gradient whatever μ and π_old (Eq. 5)."""
-    case = all_responses(0)
+    """π/π_old times π_old/μ of the whole completion is π/μ: the policy's gradient whatever μ and π_old (Eq. 5)."""
+    case = all_completions(0)
     case.old = rng(9).normal(size=LOGITS)
     loss = load("policy_gradient", correction_level="sum", **CORRECTED)
 
@@ -99,7 +99,7 @@ def test_pi_old_cancels_from_the_corrected_ratio():
 
 def test_prefix_ratios_correct_what_came_before():
     """E_μ[Π_{u≤t} r_u ∇log π_t R] = E over prefixes of π of ∇log π_t times what μ gets from there on."""
-    case = all_responses(3)
+    case = all_completions(3)
 
     gradient = case.gradient(load("policy_gradient", ratio="prefix"))
 
@@ -107,7 +107,7 @@ def test_prefix_ratios_correct_what_came_before():
     mu = probability(case.mu)
     first_scores, second_scores = case.score_t.transpose(1, 0, 2)
     expected = (pi * case.reward) @ second_scores  # 0 where there is no second token
-    for rows in ([0], [1, 2, 3], [4, 5, 6]):  # the responses that begin with [2], 0, 1
+    for rows in ([0], [1, 2, 3], [4, 5, 6]):  # the completions that begin with [2], 0, 1
         value = mu[rows] @ case.reward[rows] / mu[rows].sum()
         expected += value * pi[rows] @ first_scores[rows]
     assert_allclose(gradient, -expected, atol=1e-12)

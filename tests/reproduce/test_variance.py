@@ -50,11 +50,11 @@ def test_the_moments_of_gradients_are_those_of_the_whole_matrix():
 # ---- of a run
 
 
-def log_likelihood(model, prompt, response):
+def log_likelihood(model, prompt, completion):
     """log π(y | x)."""
-    logits = model(torch.tensor([[*prompt, *response]])).logits[0].double()
+    logits = model(torch.tensor([[*prompt, *completion]])).logits[0].double()
     logp = logits.log_softmax(dim=-1)[len(prompt) - 1 : -1]
-    return logp.gather(-1, torch.tensor(response)[:, None]).sum()
+    return logp.gather(-1, torch.tensor(completion)[:, None]).sum()
 
 
 def trained_and_start(config):

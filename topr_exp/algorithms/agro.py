@@ -1,8 +1,8 @@
 """AGRO (arXiv 2503.19612) off- and on-policy, and the two baselines that it is compared with: RLOO and KL-PG.
 
-All compare the n responses to a prompt. With S_i = r_i − β Δ_i, Δ_i = log π(y_i)/π_ref(y_i), the optimal policy makes S
-the same for all; AGRO minimises its variance (Lemma 3, Equations 4 to 6). Losses are minus the ascent directions. None
-is divided by length by default: E_π[∇logπ / T] is not 0, so dividing by T breaks the group baselines.
+All compare the n completions to a prompt. With S_i = r_i − β Δ_i, Δ_i = log π(y_i)/π_ref(y_i), the optimal policy makes
+S the same for all; AGRO minimises its variance (Lemma 3, Equations 4 to 6). Losses are minus the ascent directions.
+None is divided by length by default: E_π[∇logπ / T] is not 0, so dividing by T breaks the group baselines.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ ARXIV = "2503.19612"
 
 @dataclass(frozen=True)
 class AGRO(ZeroOneLoss):
-    """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
+    """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n completions of any origin.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
 
@@ -41,7 +41,7 @@ class AGRO(ZeroOneLoss):
     """
 
     beta: Positive  # weight of the divergence from the reference; ours, the paper has no default
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
     needs = frozenset({"groups", "group_rewards", "ref_logp"})
@@ -105,7 +105,7 @@ class RLOO(ZeroOneLoss):
     """
 
     beta: NotNegative  # weight of the penalty; ours, as for agro; 0 is plain RLOO without a reference
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"rloo": Paper("RLOO", "2402.14740")}
 
@@ -150,7 +150,7 @@ class KLPG(ZeroOneLoss):
     """
 
     beta: Positive  # weight of the KL; ours, as for agro
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"kl_pg": Paper("KL-regularised policy gradient", ARXIV, "Section 8.2")}
     needs = frozenset({"group_rewards", "vocab_kl"})

@@ -22,7 +22,7 @@ PositiveOrInf = Annotated[float, above(0)]
 PositiveOrNull = Annotated[float | None, above(0, "null or above 0")]
 
 Advantage = Literal["reward", "group", "group_std", "leave_one_out"]
-"""Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
+"""Weight of a completion: R0 − c, or its reward against those of all n completions to the prompt.
 
 group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
 """
@@ -30,9 +30,9 @@ group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave
 # ---- the description of a loss
 
 NEEDS = {
-    "pairs": "called with a PairBatch of correct and incorrect responses",
-    "group_rewards": "Batch.group_mean, group_std, group_size, group_rewards: at least 2 responses were sampled",
-    "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
+    "pairs": "called with a PairBatch of correct and incorrect completions",
+    "group_rewards": "Batch.group_mean, group_std, group_size, group_rewards: at least 2 completions were sampled",
+    "groups": "all completions to a prompt are in one global batch (Batch.group says which belong together)",
     "old_logp": "Batch.old_logp: the sampled tokens scored by training's forward pass, beside μ (mu=sampler)",
     "kept": "all log-probabilities are renormalised over what top_k and top_p let the sampler draw (mu=sampler)",
     "head": "Batch.head_logp, head_mu_logp: tokens that the sampler found likeliest (sampler.top_logprobs, mu=sampler)",
@@ -40,7 +40,7 @@ NEEDS = {
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
 }
-Rewards = Literal["pm1", "zero_one"]  # of a correct and a wrong answer: 1 and -1, 1 and 0
+Rewards = Literal["pm1", "zero_one"]  # of a correct and an incorrect completion: 1 and -1, 1 and 0
 
 
 @dataclass(frozen=True)
@@ -91,31 +91,31 @@ class Loss(TypedSection, ABC):
 
     @property
     def lowers_negative_rewards_alone(self) -> bool:
-        """True where a response becomes rarer if its R = R0 − c is below 0, and never else."""
+        """True where a completion becomes rarer if its R = R0 − c is below 0, and never else."""
         return False
 
     @property
     def needs_unequal_rewards(self) -> bool:
-        """True where a prompt whose responses have equal rewards has no gradient while π is μ and the reference."""
+        """True where a prompt whose completions have equal rewards has no gradient while π is μ and the reference."""
         return False
 
     def has_weight(self, reward: float) -> bool:
-        """False where a response with this R = R0 − c has no gradient."""
+        """False where a completion with this R = R0 − c has no gradient."""
         return reward != 0
 
     @property
     def drops_tokens(self) -> bool:
-        """True where tokens or responses may be left out; the metric `masked` or `kept` then has their share."""
+        """True where tokens or completions may be left out; the metric `masked` or `kept` then has their share."""
         return False
 
     @property
     def signal_names(self) -> frozenset[str]:
-        """The tensors that `signals` returns; empty where the loss of a response depends on no other response."""
+        """The tensors that `signals` returns; empty where the loss of a completion depends on no other completion."""
         return frozenset()
 
     @property
     def divides_by_length(self) -> bool:
-        """True where a response's loss is divided by its number of tokens: the field `length_normalize`, if any."""
+        """True where a completion's loss is divided by its number of tokens: the field `length_normalize`, if any."""
         return bool(getattr(self, "length_normalize", False))
 
     @property
@@ -166,7 +166,7 @@ class PenalizedLoss(Loss):
 
 
 class GroupLoss(Loss):
-    """Base of a loss that weighs a response against the others to its prompt."""
+    """Base of a loss that weighs a completion against the others to its prompt."""
 
     uses_baseline = False
 
@@ -180,7 +180,7 @@ class GroupLoss(Loss):
 
 
 class ZeroOneLoss(GroupLoss):
-    """Base of a loss whose paper compares the answers to a prompt and gives 0 for a wrong one."""
+    """Base of a loss whose paper compares the completions to a prompt and gives 0 for a wrong one."""
 
     rewards = "zero_one"
 
@@ -190,7 +190,7 @@ class ZeroOneLoss(GroupLoss):
 REQUIRED_FIELDS = ("logp", "mu_logp", "mask", "reward", "positive")
 CONSTANT_FIELDS = ("mu_logp", "old_logp", "ref_logp")  # of policies that are not trained: without gradient
 TOKEN_FIELDS = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # of a batch, [B, T]
-RESPONSE_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # [B]
+COMPLETION_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # [B]
 
 
 def check_batch(batch: Batch) -> None:
@@ -206,12 +206,12 @@ def check_batch(batch: Batch) -> None:
         check_field(name, "bool", field_dtype, field_dtype == "torch.bool")
     for name in TOKEN_FIELDS:
         check_shape(name, getattr(batch, name), shape)
-    for name in RESPONSE_FIELDS:
+    for name in COMPLETION_FIELDS:
         check_shape(name, getattr(batch, name), shape[:1])
     if batch.group_rewards is not None:
         rewards_shape = list(batch.group_rewards.shape)
-        is_by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
-        check_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, is_by_response)
+        is_by_completion = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
+        check_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, is_by_completion)
     for name in CONSTANT_FIELDS:
         check_detached(name, getattr(batch, name))
 
@@ -266,17 +266,17 @@ def masked(values: Tensor, batch: Batch) -> Tensor:
 
 
 def lengths(batch: Batch) -> Tensor:
-    """T, the number of sampled tokens of each response, [B], in the dtype of logp; at least 1."""
+    """T, the number of sampled tokens of each completion, [B], in the dtype of logp; at least 1."""
     return batch.mask.sum(1).clamp(min=1).to(batch.logp.dtype)
 
 
 def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """Σ_t of `values` [B, T] over each response's tokens, [B]."""
+    """Σ_t of `values` [B, T] over each completion's tokens, [B]."""
     return masked(values, batch).sum(1)
 
 
 def mean_over_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """The mean of `values` [B, T], numbers or booleans, over each response's tokens, [B]."""
+    """The mean of `values` [B, T], numbers or booleans, over each completion's tokens, [B]."""
     return sum_over_tokens(values.to(batch.logp.dtype), batch) / lengths(batch)
 
 
@@ -291,17 +291,17 @@ def token_log_ratio(batch: Batch) -> Tensor:
 
 
 def log_ratio(batch: Batch) -> Tensor:
-    """Δ = logπ(y|x) − logμ(y|x) of the whole response, [B], with gradient."""
+    """Δ = logπ(y|x) − logμ(y|x) of the whole completion, [B], with gradient."""
     return token_log_ratio(batch).sum(1)
 
 
 def ref_log_ratio(batch: Batch) -> Tensor:
-    """Δ = logπ(y|x) − logπ_ref(y|x) of the whole response, [B], with gradient."""
+    """Δ = logπ(y|x) − logπ_ref(y|x) of the whole completion, [B], with gradient."""
     return sum_over_tokens(batch.logp - needed(batch, "ref_logp"), batch)
 
 
 def reference_kl(batch: Batch, is_weighted: bool) -> Tensor:
-    """Σ_t k_t of each response, or Σ_t r_t k_t if `is_weighted`, [B], with gradient.
+    """Σ_t k_t of each completion, or Σ_t r_t k_t if `is_weighted`, [B], with gradient.
 
     k = q − 1 − log q ≥ 0,   q = π_ref(y_t)/π(y_t);   GRPO (arXiv 2402.03300), Equation 4
     r = π(y_t)/μ(y_t);                                DeepSeek-V3.2 (arXiv 2512.02556), Equation 7
@@ -329,15 +329,15 @@ def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
     return loss / lengths(batch)
 
 
-# ---- groups: the responses to one prompt
+# ---- groups: the completions to one prompt
 
 STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
 
 
 def check_group_size(size: Tensor, name: str) -> None:
-    """Raise if a prompt has a single response: nothing to compare it with."""
+    """Raise if a prompt has a single completion: nothing to compare it with."""
     if bool((size < 2).any()):
-        raise TOPRError(f"algo={name} compares the responses to a prompt and needs at least 2 of each; a group has 1")
+        raise TOPRError(f"algo={name} compares the completions to a prompt and needs at least 2 of each; a group has 1")
 
 
 def group_total(batch: Batch, values: Tensor) -> Tensor:
@@ -353,7 +353,7 @@ def group_count(batch: Batch) -> Tensor:
 
 
 def check_complete_groups(batch: Batch, name: str) -> None:
-    """Raise unless each group in the batch holds at least 2 responses and, where n is known, all n of them."""
+    """Raise unless each group in the batch holds at least 2 completions and, where n is known, all n of them."""
     count = group_count(batch)
     check_group_size(count, name)
     if batch.group_size is None:
@@ -363,22 +363,22 @@ def check_complete_groups(batch: Batch, name: str) -> None:
         row = lack.argmax()
         present = int(count[row])
         sampled = int(batch.group_size[row])
-        raise TOPRError(f"algo={name} needs complete groups; a group has {present} of its {sampled} responses here")
+        raise TOPRError(f"algo={name} needs complete groups; a group has {present} of its {sampled} completions here")
 
 
 def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
-    """v_i − v̄_−i, where v̄_−i is the mean over the other responses to the same prompt, [B]; n ≥ 2."""
+    """v_i − v̄_−i, where v̄_−i is the mean over the other completions to the same prompt, [B]; n ≥ 2."""
     total_of_others = group_total(batch, values) - values
     return values - total_of_others / (group_count(batch) - 1)
 
 
 def by_sign(positive: float, negative: float, is_positive: Tensor, batch: Batch) -> Tensor:
-    """A setting of positives or of negatives for each response, in the shape of `is_positive`."""
+    """A setting of positives or of negatives for each completion, in the shape of `is_positive`."""
     return batch.logp.new_full(is_positive.shape, negative).masked_fill(is_positive, positive)
 
 
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
-    """The advantage of each response, [B]; group statistics are over all n, also responses not in the batch."""
+    """The advantage of each completion, [B]; group statistics are over all n, also completions not in the batch."""
     check_batch(batch)
     if kind == "reward":
         return batch.reward - batch.baseline

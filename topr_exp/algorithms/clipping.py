@@ -1,6 +1,7 @@
 """Clipping by PPO's rule: PPO, GRPO, GSPO and GMPO, which differ in the ratio that it clips; REC and RED-Drop.
 
-Δ = log π/μ of a response, δ_t of a token, r_t = e^δ_t. A is R0 − c (PPO), or relative to all n responses to the prompt.
+Δ = log π/μ of a completion, δ_t of a token, r_t = e^δ_t. A is R0 − c (PPO), or relative to all n completions to the
+prompt.
 """
 
 import math
@@ -44,9 +45,9 @@ class Clipped(Loss):
     eps_high: PositiveOrInf  # the ratio is clipped above 1 + this
 
     def clip(self, delta: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """PPO's objective of each response, [B], and the share of its ratios e^Δ that is clipped, [B].
+        """PPO's objective of each completion, [B], and the share of its ratios e^Δ that is clipped, [B].
 
-        delta: [B], a ratio for each response, or [B, T], one for each token, whose objectives are summed.
+        delta: [B], a ratio for each completion, or [B, T], one for each token, whose objectives are summed.
         """
         is_by_token = delta.ndim == 2
         if is_by_token:
@@ -68,10 +69,10 @@ class PPO(Clipped, PenalizedLoss):
     Metrics: objective, clipped. Gradient: r R ∇logπ / T, zero where clipped.
     """
 
-    ratio: Literal["sequence", "token"]  # the ratio that is clipped: of the answer (the paper) or of each token
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    ratio: Literal["sequence", "token"]  # the ratio that is clipped: of the completion (the paper) or of each token
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
-    papers: ClassVar = {"ppo": Paper("PPO on responses", "2503.14286", "Equation 6")}
+    papers: ClassVar = {"ppo": Paper("PPO on completions", "2503.14286", "Equation 6")}
     lowers_negative_rewards_alone = True
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -92,14 +93,14 @@ class GRPO(GroupLoss, Clipped, PenalizedLoss):
 
     Shao et al. (arXiv 2402.03300), whose KL term is `kl_coef=0.04`; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not
     divide by std (`advantage=group`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves
-    out responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
+    out completions with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
     Metrics: advantage, clipped; with a mask also masked.
     """
 
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
     advantage: Literal["group_std", "group"] = "group_std"  # group: not divided by the standard deviation (Dr. GRPO)
-    off_policy_mask: PositiveOrNull = None  # drops answers with A < 0 and a mean −log π/μ above it; DeepSeek-V3.2: 0.5
+    off_policy_mask: PositiveOrNull = None  # drops completions with A < 0 and mean −log π/μ above it; DeepSeek-V3.2 0.5
 
     papers: ClassVar = {"grpo": Paper("GRPO", "2402.03300")}
 
@@ -126,7 +127,7 @@ class GRPO(GroupLoss, Clipped, PenalizedLoss):
 
 @dataclass(frozen=True)
 class GSPO(GroupLoss, Clipped):
-    """GSPO: PPO's clipping of the ratio's geometric mean over the response, far nearer to 1 than GRPO's.
+    """GSPO: PPO's clipping of the ratio's geometric mean over the completion, far nearer to 1 than GRPO's.
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
 
@@ -186,7 +187,7 @@ class REC(GroupLoss):
 
     eps_low: PositiveOrInf  # where A < 0, tokens with a ratio below 1 − this have no gradient
     eps_high: PositiveOrInf  # where A > 0, tokens with a ratio above 1 + this have no gradient
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}
     retired_settings: ClassVar = {"drop": False}  # earlier releases' keys, for `schema.identity`
@@ -216,7 +217,7 @@ class REDDrop(GroupLoss):
     Signals: advantage, kept. Metrics: advantage, clipped (0: nothing is), kept.
     """
 
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"red_drop": Paper("RED-Drop", "2509.24203")}
     needs = frozenset({"groups", "group_rewards"})

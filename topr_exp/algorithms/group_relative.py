@@ -1,7 +1,7 @@
-"""Policy gradients relative to a prompt's responses that clip nothing: OPMD, AsymRE, CISPO, VESPO, M2PO and SAPO.
+"""Policy gradients relative to a prompt's completions that clip nothing: OPMD, AsymRE, CISPO, VESPO, M2PO and SAPO.
 
-Advantages are relative to r̄, the mean reward of all n responses to the prompt, before any subsampling. Δ = log π/μ of
-the response, δ_t of a token, r_t = e^δ_t. At π = μ each gradient is REINFORCE's with that advantage (SAPO's over T).
+Advantages are relative to r̄, the mean reward of all n completions to the prompt, before any subsampling. Δ = log π/μ of
+the completion, δ_t of a token, r_t = e^δ_t. At π = μ each gradient is REINFORCE's with that advantage (SAPO's over T).
 """
 
 import math
@@ -45,8 +45,8 @@ class OPMD(GroupLoss):
     Metrics: advantage. Gradient: −(r − r̄ − τΔ) ∇logπ.
     """
 
-    tau: NotNegative  # weight of the penalty, which is on the whole answer
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    tau: NotNegative  # weight of the penalty, which is on the whole completion
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"opmd": Paper("OPMD, Kimi k1.5", "2501.12599", "Section 2.3.2")}
 
@@ -69,7 +69,7 @@ class AsymRE(GroupLoss):
     """
 
     delta_v: Finite  # added to the group mean
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"asymre": Paper("AsymRE", "2506.20520")}
     needs_mu = False
@@ -97,7 +97,7 @@ class CISPO(GroupLoss, PenalizedLoss):
     """
 
     cap: PositiveOrInf  # largest weight of a token
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"cispo": Paper("CISPO", "2506.13585")}
 
@@ -113,7 +113,7 @@ class CISPO(GroupLoss, PenalizedLoss):
 
 @dataclass(frozen=True)
 class VESPO(GroupLoss, PenalizedLoss):
-    """VESPO: REINFORCE with a smooth weight of the whole response's ratio, 1 at ratio 1 and 0 far from it.
+    """VESPO: REINFORCE with a smooth weight of the whole completion's ratio, 1 at ratio 1 and 0 far from it.
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
 
@@ -128,7 +128,7 @@ class VESPO(GroupLoss, PenalizedLoss):
     c2_pos: Positive  # exponential decay of the weight of a positive
     c1_neg: NotNegative  # power of the ratio in the weight of a negative
     c2_neg: Positive  # exponential decay of the weight of a negative
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
     advantage: Advantage = "group"  # group, group_std (the released recipe) or leave_one_out
 
     papers: ClassVar = {"vespo": Paper("VESPO", "2602.10693")}
@@ -159,12 +159,12 @@ class M2PO(GroupLoss, PenalizedLoss):
     Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
     others a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
 
-    Signals: limit of δ_t², the same for all responses. Metrics: advantage, masked.
+    Signals: limit of δ_t², the same for all completions. Metrics: advantage, masked.
     Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
     tau: PositiveOrInf  # largest mean square of the kept tokens' log-ratios
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"m2po": Paper("M2PO", "2510.01161")}
     signal_names = frozenset({"limit"})
@@ -185,7 +185,7 @@ class M2PO(GroupLoss, PenalizedLoss):
         if kept_count == len(squares):
             return squares.new_tensor(math.inf)
         smallest_dropped = squares[kept_count]
-        # Responses to a prompt share tokens at their start, which their micro-batches may round differently.
+        # Completions to a prompt share tokens at their start, which their micro-batches may round differently.
         kept_squares = squares[squares.sqrt() < smallest_dropped.sqrt() - ROUNDING]
         largest_kept = kept_squares[-1] if len(kept_squares) else 0.0
         # Halfway, so that rounding in another batch doesn't move a token across.
@@ -216,7 +216,7 @@ class SAPO(GroupLoss, PenalizedLoss):
 
     tau_pos: Positive  # sharpness of the gate for advantages above 0
     tau_neg: Positive  # sharpness of the gate for advantages up to 0
-    length_normalize: bool  # divide an answer's loss by its number of tokens
+    length_normalize: bool  # divide a completion's loss by its number of tokens
 
     papers: ClassVar = {"sapo": Paper("SAPO", "2511.20347")}
 

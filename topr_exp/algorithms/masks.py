@@ -15,7 +15,7 @@ HIGHEST_LOG_PROB = -1e-12  # limit in a binary divergence, since log(1 − 1) wo
 # π − d, binary total variation; divergence: KL(Bernoulli(d) ‖ Bernoulli(π)), the binary KL.
 Statistic = Literal["ratio", "difference", "divergence", "old_ratio", "old_difference", "old_divergence"]
 
-# Span of a statistic: each token, or the mean, sum or largest over a response; ratios are summed in log space.
+# Span of a statistic: each token, or the mean, sum or largest over a completion; ratios are summed in log space.
 Level = Literal["token", "mean", "sum", "largest"]
 
 # What a mask drops: all tokens beyond the band, or (signed) only those that A pushes further out: above it where
@@ -27,7 +27,7 @@ Sides = Literal["both", "signed"]
 class Mask(TypedSection):
     """A rule that drops tokens: those whose statistic lies outside [low, high] (null: no bound) have no gradient.
 
-    Divergences, and differences of a whole response (the mean or the largest |π − d|), are sizes: `high` alone.
+    Divergences, and differences of a whole completion (the mean or the largest |π − d|), are sizes: `high` alone.
     """
 
     statistic: Statistic
@@ -117,12 +117,12 @@ def extremes(values: Tensor, level: Level, batch: Batch) -> tuple[Tensor, Tensor
         largest = values.where(batch.mask, -math.inf).amax(1, keepdim=True)
         smallest = values.where(batch.mask, math.inf).amin(1, keepdim=True)
         return largest, smallest
-    aggregate = over_response(values, level, batch)
+    aggregate = over_completion(values, level, batch)
     return aggregate, aggregate
 
 
-def over_response(values: Tensor, level: Literal["token", "mean", "sum"], batch: Batch) -> Tensor:
-    """`values` [B, T] as they are, or their mean or sum over each response, [B, 1]."""
+def over_completion(values: Tensor, level: Literal["token", "mean", "sum"], batch: Batch) -> Tensor:
+    """`values` [B, T] as they are, or their mean or sum over each completion, [B, 1]."""
     if level == "token":
         return values
     total = values.sum(1, keepdim=True)

@@ -1,6 +1,6 @@
 """The grammar of policy gradients over three policies: weights, masks and a correction (method: docs/losses.md).
 
-π is in training; μ drew the responses; π_old has the weights of μ, scored by training's own forward pass. Where only
+π is in training; μ drew the completions; π_old has the weights of μ, scored by training's own forward pass. Where only
 one of the last two is known they are one.
 """
 
@@ -21,8 +21,8 @@ from topr_exp.algorithms.base import (
     sum_over_tokens,
 )
 from topr_exp.algorithms.centering import expected_score
-from topr_exp.algorithms.masks import Mask, over_response
-from topr_exp.algorithms.topr import LimitedRatio, Tapered, product, response_mean, weighted_log_prob
+from topr_exp.algorithms.masks import Mask, over_completion
+from topr_exp.algorithms.topr import LimitedRatio, Tapered, completion_mean, product, weighted_log_prob
 from topr_exp.schema import Rule
 from topr_exp.types import Batch, LossOutput, Tensor
 
@@ -36,11 +36,11 @@ class PolicyGradient(Tapered):
     loss = − Σ_t M_t · stopgrad(c_t w_t) · A · logπ(y_t),   δ_t = logπ(y_t) − log d(y_t),   ε_t = log π_old − log μ
 
     d: the `denominator`, μ or π_old.
-    w: clip(ratio, a±, b±), the limits by the sign of A. With `rule=ppo` a token (or response) whose ratio is beyond
+    w: clip(ratio, a±, b±), the limits by the sign of A. With `rule=ppo` a token (or completion) whose ratio is beyond
     them has no gradient, and the value is that of PPO's objective, whose a_pos b_pos a_neg b_neg are 0 1+ε 1−ε ∞.
     M: the product of the masks (`Mask`).
-    c: min(e^ε, `correction`), by `correction_level` of each token, or the mean or sum of ε over the response; null: 1.
-    It goes with a ratio to π_old or a constant weight: π/μ has that factor already.
+    c: min(e^ε, `correction`), by `correction_level` of each token, or the mean or sum of ε over the completion; null:
+    1. It goes with a ratio to π_old or a constant weight: π/μ has that factor already.
 
     All factors are multiplied in log space, so that what is dropped or clipped is never exponentiated. At π = π_old = μ
     it is REINFORCE with its advantage. Limits 0 ∞ 0 ∞ with a sequence's or prefix's ratio and no mask are importance
@@ -53,7 +53,7 @@ class PolicyGradient(Tapered):
     denominator: Literal["sampler", "old"] = "sampler"  # the policy under π in the ratio: the sampler's μ, or π_old
     correction: PositiveOrNull = None  # cap C of min(π_old/μ, C), beside denominator=old; null: none; needs mu=sampler
     correction_level: Literal["token", "mean", "sum"] = "token"  # span of π_old/μ
-    mask: list[Mask] | None = None  # tokens or answers that are dropped: statistic, level, low, high, sides
+    mask: list[Mask] | None = None  # tokens or completions that are dropped: statistic, level, low, high, sides
     center_scores: bool = False  # subtract what the sampler's error alone would do; needs sampler.top_logprobs
     renormalize: bool = False  # π is renormalised over what top_k and top_p let the sampler draw; needs mu=sampler
 
@@ -138,7 +138,7 @@ class PolicyGradient(Tapered):
         if self.correction is not None:
             log_correction = self._log_correction(batch, self.correction)
             log_weight = as_column(log_weight) + log_correction
-            metrics["correction"] = response_mean(log_correction.exp(), batch)
+            metrics["correction"] = completion_mean(log_correction.exp(), batch)
         if self.mask is not None:
             is_dropped = self._is_dropped(self.mask, advantage, batch)
             log_weight = as_column(log_weight).masked_fill(is_dropped, -math.inf)
@@ -151,10 +151,10 @@ class PolicyGradient(Tapered):
         return needed(batch, "old_logp")
 
     def _expected_total(self, ratio: LimitedRatio, weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
-        """A Σ_t E_q[w s] of each response, [B], as a term with that gradient.
+        """A Σ_t E_q[w s] of each completion, [B], as a term with that gradient.
 
         With the ratio of a token or a prefix each token of the head has its own weight, and a constant A has no drift.
-        A weight of the whole response multiplies E_q[s], which is exact where its limits are equal.
+        A weight of the whole completion multiplies E_q[s], which is exact where its limits are equal.
         """
         if ratio.log_ratio.ndim == 1:
             if self.rule == "ppo":
@@ -174,9 +174,9 @@ class PolicyGradient(Tapered):
         return advantage * sum_over_tokens(expected_score(batch, log_weight), batch)
 
     def _log_correction(self, batch: Batch, cap: float) -> Tensor:
-        """log min(π_old/μ, cap), [B, T], or [B, 1] of the response."""
+        """log min(π_old/μ, cap), [B, T], or [B, 1] of the completion."""
         log_gap = masked(needed(batch, "old_logp") - batch.mu_logp, batch)
-        return over_response(log_gap, self.correction_level, batch).clamp(max=log_or_minus_inf(cap))
+        return over_completion(log_gap, self.correction_level, batch).clamp(max=log_or_minus_inf(cap))
 
     def _is_dropped(self, masks: list[Mask], advantage: Tensor, batch: Batch) -> Tensor:
         """[B, T] bool, True where any mask drops the token."""
@@ -193,7 +193,7 @@ class PolicyGradient(Tapered):
 
 
 def ppo_objective(ratio: LimitedRatio, value: Tensor, batch: Batch) -> Tensor:
-    """PPO's objective of each response, [B]: `value`, with a gradient where the ratio is inside its limits.
+    """PPO's objective of each completion, [B]: `value`, with a gradient where the ratio is inside its limits.
 
     value: M c w A, [B], or [B, 1] or [B, T] by token.
     """

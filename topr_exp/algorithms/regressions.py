@@ -67,7 +67,7 @@ class OAPL(ZeroOneLoss):
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
 
     OAPL (arXiv 2602.19362), π_ref = μ (`anchor=mu`); A*-PO (arXiv 2505.20686), π_ref the reference (`anchor=ref`). The
-    mean is over all n responses to the prompt, trained on or not; A*-PO's are from π_ref, here from μ. No 1/T.
+    mean is over all n completions to the prompt, trained on or not; A*-PO's are from π_ref, here from μ. No 1/T.
 
     Metrics: advantage r − V*, residual. Gradient: 2β residual ∇logπ, at π = π_ref 2β times REINFORCE's with r − V*.
     """

@@ -1,6 +1,6 @@
 """TOPR and its family: REINFORCE with an importance ratio that is limited by the sign of the reward.
 
-Le Roux et al. (arXiv 2503.14286), Equation 7, for a response y of T tokens with R = R0 − c and r = π(y|x) / μ(y|x):
+Le Roux et al. (arXiv 2503.14286), Equation 7, for a completion y of T tokens with R = R0 − c and r = π(y|x) / μ(y|x):
 
     loss = − stopgrad(w) · R · log π(y|x) / T,   w = clip(r, a+, b+) where R > 0, clip(r, a−, b−) where R < 0
 
@@ -59,9 +59,9 @@ class Tapered(PenalizedLoss):
     b_pos: float  # largest weight of a positive
     a_neg: NotNegative  # least weight of a negative
     b_neg: float  # largest weight of a negative
-    ratio: Ratio  # of the answer, each token, its geometric mean, each prefix, or the token times the minimum before
-    length_normalize: bool  # divide an answer's loss by its number of tokens
-    advantage: Advantage = "reward"  # weight of an answer: reward minus baseline, or relative to its group
+    ratio: Ratio  # of the completion, each token, geometric mean, each prefix, or the token times the minimum before
+    length_normalize: bool  # divide a completion's loss by its number of tokens
+    advantage: Advantage = "reward"  # weight of a completion: reward minus baseline, or relative to its group
 
     papers: ClassVar = {
         "topr": Paper("TOPR", ARXIV, "Equation 8"),
@@ -120,7 +120,7 @@ class Tapered(PenalizedLoss):
         return self.output(loss, batch, metrics)
 
     def limited_ratio(self, batch: Batch, advantage: Tensor) -> "LimitedRatio":
-        """The ratio with the limits of each response, by the sign of its advantage."""
+        """The ratio with the limits of each completion, by the sign of its advantage."""
         log_ratio = self.log_weighing_ratio(batch)
         # A = 0 gives no gradient: there the verdict chooses the limits, which only the metrics show.
         is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)
@@ -177,18 +177,18 @@ class LimitedRatio:
         return weight * (1 + log_excess)
 
     def metrics(self, weight: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Mean weight and shares of clipped ratios of each response, [B]; weight: [B], [B, 1] or [B, T]."""
+        """Mean weight and shares of clipped ratios of each completion, [B]; weight: [B], [B, 1] or [B, T]."""
         is_low = self.log_ratio < self.log_a - CLIP_TOLERANCE
         is_high = self.log_ratio > self.log_b + CLIP_TOLERANCE
         return {
-            "weight": response_mean(weight, batch),
-            "clipped_low": response_mean(is_low.to(weight.dtype), batch),
-            "clipped_high": response_mean(is_high.to(weight.dtype), batch),
+            "weight": completion_mean(weight, batch),
+            "clipped_low": completion_mean(is_low.to(weight.dtype), batch),
+            "clipped_high": completion_mean(is_high.to(weight.dtype), batch),
         }
 
 
 def earlier_minimum(values: Tensor, batch: Batch) -> Tensor:
-    """The minimum of `values` [B, T] over each response's earlier tokens; 0 for its first token."""
+    """The minimum of `values` [B, T] over each completion's earlier tokens; 0 for its first token."""
     running_minimum = values.where(batch.mask, math.inf).cummin(1).values
     minimum = running_minimum.roll(1, dims=1)
     minimum[:, 0] = math.inf
@@ -196,7 +196,7 @@ def earlier_minimum(values: Tensor, batch: Batch) -> Tensor:
 
 
 def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
-    """Σ_t w A log π(y_t) of each response, [B]; weight: [B], or [B, 1] or [B, T] by token."""
+    """Σ_t w A log π(y_t) of each completion, [B]; weight: [B], or [B, 1] or [B, T] by token."""
     slope = product(weight, advantage)
     if weight.ndim == 1:
         return slope * log_prob(batch)
@@ -204,7 +204,7 @@ def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor
 
 
 def product(weight: Tensor, factor: Tensor) -> Tensor:
-    """Weights [B], [B, 1] or [B, T] times their response's factor [B], with 0 · ∞ := 0.
+    """Weights [B], [B, 1] or [B, T] times their completion's factor [B], with 0 · ∞ := 0.
 
     So a zero reward or a zero weight takes a sample out, whatever its ratio.
     """
@@ -215,12 +215,12 @@ def product(weight: Tensor, factor: Tensor) -> Tensor:
 
 
 def log_limits(limit_pos: float, limit_neg: float, is_positive: Tensor, batch: Batch) -> Tensor:
-    """log of the limit of each response, in the shape of `is_positive`."""
+    """log of the limit of each completion, in the shape of `is_positive`."""
     return by_sign(log_or_minus_inf(limit_pos), log_or_minus_inf(limit_neg), is_positive, batch)
 
 
-def response_mean(values: Tensor, batch: Batch) -> Tensor:
-    """Mean over each response's tokens, [B], of values [B], [B, 1] or [B, T]."""
+def completion_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Mean over each completion's tokens, [B], of values [B], [B, 1] or [B, T]."""
     if values.ndim == 1:
         return values
     return mean_over_tokens(values.expand_as(batch.mask), batch)

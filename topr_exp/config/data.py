@@ -35,7 +35,7 @@ PROMPT_FORMATS = {"lenient": "gsm8k"}
 ANSWER_GRADERS = ("gsm8k", *PROMPT_FORMATS, "math", "final")
 # Values of data.grader that are the package's own, which may run whoever wrote the settings.
 GRADERS = (*ANSWER_GRADERS, "verdict", {"_target_": "topr_exp.grading.gym.grade"})
-# R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
+# R0 of a correct completion and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
 LARGEST_REWARD = 3.4e38  # training computes in float32
 

@@ -1,4 +1,4 @@
-"""A picture of losses: the weight of right and wrong answers by the policy's change, equal losses in one panel."""
+"""A picture of losses: the weight of correct and incorrect completions by Δ, equal losses in one panel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Values = NDArray[np.float64]
 
-LENGTHS = (1, 10, 100)  # tokens of an answer, over which weights are compared
-DRAWN_LENGTH = 10  # tokens of the answers whose weights are drawn
+LENGTHS = (1, 10, 100)  # tokens of a completion, over which weights are compared
+DRAWN_LENGTH = 10  # tokens of the completions whose weights are drawn
 COLUMNS = 5
 POINTS = 201  # of a line
 COMPARED_POINTS = 31  # of a line that is only compared
@@ -33,7 +33,7 @@ MARGIN = 0.4  # between a name and the panel's edge, in weights
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis of the picture, from −reach to reach: the Δ of an answer, or of each of its tokens."""
+    """An x axis of the picture, from −reach to reach: the Δ of a completion, or of each of its tokens."""
 
     title: str
     reach: float
@@ -44,9 +44,9 @@ class Axis:
 
 
 AXES = (  # the last one for losses whose weights depend on length by either of the others
-    Axis("Δ of an answer of any length", 5.0),
-    Axis("Δ of each token, in an answer of any length", 1.5, by_token=True),
-    Axis(f"Δ of an answer of {DRAWN_LENGTH} tokens", 5.0),
+    Axis("Δ of a completion of any length", 5.0),
+    Axis("Δ of each token, in a completion of any length", 1.5, by_token=True),
+    Axis(f"Δ of a completion of {DRAWN_LENGTH} tokens", 5.0),
 )
 
 
@@ -55,7 +55,7 @@ class Panel:
     """Losses whose weights are the same."""
 
     names: list[str]
-    curves: Values  # [2, points] of right and of wrong answers
+    curves: Values  # [2, points] of correct and of incorrect completions
 
 
 def panels(losses: Mapping[str, Loss]) -> dict[Axis, list[Panel]]:
@@ -81,7 +81,7 @@ def panel_with(curves: Values, axis_panels: list[Panel]) -> Panel | None:
 
 
 def axis_of(loss: Loss) -> Axis:
-    """The first axis along which an answer's weight is the same at every length, else the last axis."""
+    """The first axis along which a completion's weight is the same at every length, else the last axis."""
     for axis in AXES[:-1]:
         shortest, *longer = [curves_of(loss, length, axis, COMPARED_POINTS) for length in LENGTHS]
         is_same_at_every_length = all(are_equal(shortest, curves) for curves in longer)
@@ -91,14 +91,14 @@ def axis_of(loss: Loss) -> Axis:
 
 
 def curves_of(loss: Loss, length: int, axis: Axis, points: int) -> Values:
-    """[2, points] weights of right and wrong answers along an axis."""
+    """[2, points] weights of correct and incorrect completions along an axis."""
     positions = axis.positions(points)
     if axis.by_token:
-        positions = positions * length  # Δ of the whole answer
+        positions = positions * length  # Δ of the whole completion
     deltas = positions.tolist()
-    right_weights = weights(loss, is_right=True, length=length, deltas=deltas)
-    wrong_weights = weights(loss, is_right=False, length=length, deltas=deltas)
-    return np.array([right_weights, wrong_weights])
+    correct_weights = weights(loss, is_correct=True, length=length, deltas=deltas)
+    incorrect_weights = weights(loss, is_correct=False, length=length, deltas=deltas)
+    return np.array([correct_weights, incorrect_weights])
 
 
 def are_equal(first_curves: Values, second_curves: Values) -> bool:
@@ -150,12 +150,12 @@ def draw_panel(cell: Axes, panel: Panel, x: Values) -> None:
     cell.set_ylim(*WEIGHT_RANGE)
     cell.tick_params(labelsize=8)
     cell.grid(color="0.92")
-    right, wrong = panel.curves
-    if are_equal(right, wrong):
-        draw_line(cell, x, right, name="both", color="black")
+    correct, incorrect = panel.curves
+    if are_equal(correct, incorrect):
+        draw_line(cell, x, correct, name="both", color="black")
     else:
-        draw_line(cell, x, right, name="right", color="#0072B2", neighbour=wrong)
-        draw_line(cell, x, wrong, name="wrong", color="#D55E00", neighbour=right)
+        draw_line(cell, x, correct, name="pos", color="#0072B2", neighbour=incorrect)
+        draw_line(cell, x, incorrect, name="neg", color="#D55E00", neighbour=correct)
 
 
 def draw_line(cell: Axes, x: Values, y: Values, *, name: str, color: str, neighbour: Values | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The weight of an answer in a loss, by how far the policy has moved on it: Δ = log π − log μ of the whole answer."""
+"""The weight of a completion in a loss, by how far the policy has moved on it: Δ = log π − log μ of the whole."""
 
 import math
 from collections.abc import Sequence
@@ -13,52 +13,52 @@ from topr_exp.types import Batch, PairBatch
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer of `length` tokens at Δ."""
+class MovedCompletion:
+    """A completion of `length` tokens at Δ."""
 
-    is_right: bool
+    is_correct: bool
     length: int
     delta: float
 
 
-def weights(loss: Loss, *, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
-    """The weight of an answer of `length` tokens at each Δ.
+def weights(loss: Loss, *, is_correct: bool, length: int, deltas: Sequence[float]) -> list[float]:
+    """The weight of a completion of `length` tokens at each Δ.
 
-    1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
-    pulls in the wrong direction. NaN for a loss that pulls on neither at Δ = 0.
+    1 is full weight, the larger of the pulls on a correct and an incorrect completion at Δ = 0; 0 is none, and below 0
+    the loss pulls in the wrong direction. NaN for a loss that pulls on neither at Δ = 0.
     """
-    pull_on_right = pull(loss, Answer(True, length, delta=0.0))
-    pull_on_wrong = pull(loss, Answer(False, length, delta=0.0))
-    full_pull = max(abs(pull_on_right), abs(pull_on_wrong))
+    pull_on_correct = pull(loss, MovedCompletion(True, length, delta=0.0))
+    pull_on_incorrect = pull(loss, MovedCompletion(False, length, delta=0.0))
+    full_pull = max(abs(pull_on_correct), abs(pull_on_incorrect))
     if full_pull == 0:
         return [math.nan] * len(deltas)
-    direction = 1 if is_right else -1
-    answer_weights = []
+    direction = 1 if is_correct else -1
+    completion_weights = []
     for delta in deltas:
-        answer = Answer(is_right, length, delta)
-        weight = direction * pull(loss, answer) / full_pull
-        answer_weights.append(weight + 0.0)  # makes a negative zero a zero, which prints without a sign
-    return answer_weights
+        completion = MovedCompletion(is_correct, length, delta)
+        weight = direction * pull(loss, completion) / full_pull
+        completion_weights.append(weight + 0.0)  # makes a negative zero a zero, which prints without a sign
+    return completion_weights
 
 
-def pull(loss: Loss, answer: Answer) -> float:
-    """−∂loss/∂log π of an answer, summed over its tokens."""
-    logp, batch = answer_batch(loss, answer)
+def pull(loss: Loss, completion: MovedCompletion) -> float:
+    """−∂loss/∂log π of a completion, summed over its tokens."""
+    logp, batch = batch_with(loss, completion)
     losses = checked_output(loss, batch).loss
     (gradient,) = torch.autograd.grad(losses.sum(), logp)  # [2, length]
     return -float(gradient[0].sum())
 
 
-def answer_batch(loss: Loss, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
-    """log π [2, length], for gradients, and its batch: an answer, then one of the other verdict at Δ = 0.
+def batch_with(loss: Loss, completion: MovedCompletion) -> tuple[Tensor, Batch | PairBatch]:
+    """log π [2, length], for gradients, and its batch: a completion, then one of the other verdict at Δ = 0.
 
     π_old and the reference are μ. The sampler's head is one other token, which both policies find as likely.
     """
-    mu = torch.full((2, answer.length), -1.0, dtype=torch.float64)
-    token_delta = answer.delta / answer.length
+    mu = torch.full((2, completion.length), -1.0, dtype=torch.float64)
+    token_delta = completion.delta / completion.length
     deltas = torch.tensor([[token_delta], [0.0]], dtype=torch.float64)
     logp = (mu + deltas).requires_grad_()
-    positive = torch.tensor([answer.is_right, not answer.is_right])
+    positive = torch.tensor([completion.is_correct, not completion.is_correct])
     wrong_reward = 0.0 if loss.rewards == "zero_one" else -1.0
     reward = torch.where(positive, 1.0, wrong_reward).double()
 

@@ -29,10 +29,10 @@ class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
 
     # One tensor [B] a micro-batch, or a side of it.
-    delta: list[Tensor] = field(default_factory=list)  # Δ = log π/μ of responses
+    delta: list[Tensor] = field(default_factory=list)  # Δ = log π/μ of completions
     positive: list[Tensor] = field(default_factory=list)  # bool
-    ref_delta: list[Tensor] = field(default_factory=list)  # log π/π_ref of responses
-    group: list[Tensor] = field(default_factory=list)  # index of each response's problem
+    ref_delta: list[Tensor] = field(default_factory=list)  # log π/π_ref of completions
+    group: list[Tensor] = field(default_factory=list)  # index of each completion's problem
     values: dict[str, list[Tensor]] = field(default_factory=dict)  # the loss's metrics
     tokens: int = 0  # of completions
     prompt_tokens: int = 0  # each completion's prompt
@@ -118,27 +118,27 @@ class MetricAccumulator:
         return record
 
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
-        """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group.
+        """Compute the effective sample size of completions 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group.
 
         A range is named by its first age: `ess_age4`.
         """
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
         range_starts = np.where(ages > 0, 2**exponents, 0)  # by group
-        range_start_of_response = torch.from_numpy(range_starts)[torch.cat(self.group)]
+        range_start_of_completion = torch.from_numpy(range_starts)[torch.cat(self.group)]
         record = {}
         for range_start in np.unique(range_starts):
-            is_in_range = range_start_of_response == range_start
+            is_in_range = range_start_of_completion == range_start
             record[f"ess_age{range_start:g}"] = effective_sample_size(delta[is_in_range])
         return record
 
 
 def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """Sum `values` [B, T] over each response's tokens, [B]."""
+    """Sum `values` [B, T] over each completion's tokens, [B]."""
     return values.where(batch.mask, 0.0).sum(1)
 
 
 def by_verdict(positive: Tensor) -> list[tuple[str, Tensor]]:
-    """Pair the ends of metrics' names with masks [B]: pos of the correct responses, neg of the others."""
+    """Pair the ends of metrics' names with masks [B]: pos of the correct completions, neg of the others."""
     return [("pos", positive), ("neg", ~positive)]
 
 
@@ -154,7 +154,7 @@ def log_ratio_metrics(delta: Tensor, suffix: str) -> dict[str, float]:
 
 
 def means_by_verdict(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
-    """Average a metric over the correct responses and over the others; of pairs, which have both, over all."""
+    """Average a metric over the correct completions and over the others; of pairs, which have both, over all."""
     is_of_pairs = len(values) < len(positive)
     if is_of_pairs:
         return {name: float(values.mean())}
