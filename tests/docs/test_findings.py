@@ -78,7 +78,7 @@ SECTIONS = [
     pytest.param(section, id=section.heading)
     for page in (FINDINGS, DETAILS)
     for section in sections_of(page.read_text(encoding="utf-8"))
-    if section.heading not in ("What to do with old answers", "What goes wrong offline")
+    if section.heading not in ("What to do with old completions", "What goes wrong offline")
 ]
 
 
