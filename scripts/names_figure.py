@@ -18,19 +18,22 @@ import matplotlib.pyplot as plt
 import torch
 
 from topr_exp.api import loss as named_loss
-from topr_exp.report.loss_weights import Answer, answer_batch
+from topr_exp.report.loss_weights import MovedCompletion, batch_with
 
 Curve = Callable[[bool, float], float]  # (is_correct, log-ratio) to the weight of a token
 
 DELTAS = [step / 50 for step in range(-100, 101)]
 BY_TOKEN = {"ratio": "token", "advantage": "group"}
 PPO = {"rule": "ppo", "a_neg": 0.8, "b_pos": 1.2, **BY_TOKEN}
-LEAST_CLIP = {"a_neg": 0.7, "b_pos": 1.5}  # of M2PO's released code: in a batch of one harmful answer no limit is wider
+LEAST_CLIP = {
+    "a_neg": 0.7,
+    "b_pos": 1.5,
+}  # of M2PO's released code: in a batch of one harmful completion no limit is wider
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """The weight of an answer's first token by its log-ratio."""
+    """The weight of a completion's first token by its log-ratio."""
 
     loss: Any
     tokens: int
@@ -38,9 +41,9 @@ class LossCurve:
     against_sampler: bool  # the log-ratio is log π_old/μ, at π = π_old
 
     def __call__(self, is_correct: bool, delta: float) -> float:
-        """Compute the weight if all tokens have log-ratio δ, beside an answer of the other verdict at 0."""
-        answer = Answer(is_correct, self.tokens, self.tokens * delta)
-        logp, batch = answer_batch(self.loss, answer)
+        """Compute the weight if all tokens have log-ratio δ, beside a completion of the other verdict at 0."""
+        completion = MovedCompletion(is_correct, self.tokens, self.tokens * delta)
+        logp, batch = batch_with(self.loss, completion)
         if self.against_sampler:
             batch = dataclasses.replace(batch, old_logp=logp.detach())
         output = self.loss(batch)
