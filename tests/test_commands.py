@@ -14,7 +14,8 @@ MISTAKES = """
 topr_exp basline=-0.3 | 2 | nothing reads basline; did you mean baseline?
 topr_exp -m seed=0,1 optim.lr=-1 | 2 | optim.lr must be above 0; got -1
 topr_exp --cfg job -m | 2 | leave -m out
-topr_exp --cfg job data.id=1 | 2 | Key 'id' is not in struct
+topr_exp --cfg job data.id=1 | 2 | data.id is gone: set data.fields.id
+topr_exp --cfg all | 2 | --cfg all is not read here; --cfg job shows
 topr_exp.evaluate model=nowhere | 2 | model=nowhere: no such choice; allowed:
 topr_exp.evaluate model=tiny baseline=0.1 | 2 | baseline=0.1: an evaluation does not read baseline
 topr_exp.evaluate model=tiny +optim.lr=1 | 2 | +optim.lr=1: an evaluation does not read optim.lr

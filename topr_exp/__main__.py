@@ -60,19 +60,27 @@ def start(args: Namespace) -> int:
 
 
 def print_help_or_settings(args: Namespace) -> int:
-    """Print the help, or the composed settings of one run."""
+    """Print the help, or the composed settings of one run, which are checked first."""
+    from omegaconf import OmegaConf
+
     from topr_exp.config.compose_overrides import Composer
-    from topr_exp.config.hydra_internals import Hydra
+    from topr_exp.config.load import load
 
     if args.cfg and args.multirun:
         raise ConfigError("--cfg shows the settings of one run; leave -m out")
+    if args.cfg not in (None, "job"):
+        raise ConfigError(f"--cfg {args.cfg} is not read here; --cfg job shows the settings of a run")
     composer = Composer(args)
     if args.help:
         print(composer.help())
-    else:
-        words = composer.hydra_words()
-        show_cfg = Hydra("topr_exp", composer.loader).show_cfg
-        composer.call(lambda: show_cfg("config", words, args.cfg, args.package, args.resolve))
+        return 0
+    _, settings = next(composer.jobs())
+    load(settings)
+    if args.package:
+        settings = composer.call(lambda: OmegaConf.select(settings, args.package))
+        if not OmegaConf.is_dict(settings):
+            raise ConfigError(f"--package {args.package}: no group of settings")
+    print(OmegaConf.to_yaml(settings, resolve=args.resolve), end="")
     return 0
 
 

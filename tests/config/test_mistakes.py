@@ -251,9 +251,8 @@ def test_the_sweep_of_a_yaml_that_does_not_start_is_a_warning(tmp_path, capsys):
 
 # A command line | a line of its settings
 UNLISTED = """
-algo=naive algo.correction=2 | correction: 2
-model.lora.rank=8 model.lora.alpha=4 | alpha: 4
-schedule=async schedule.max_lag=3 | max_lag: 3
+algo.denominator=old mu=sampler | denominator: old
+model.lora.rank=8 model.lora.alpha=4 model.lora.targets=all-linear | alpha: 4
 """
 
 

@@ -32,7 +32,6 @@ from topr_exp.config.load import (
     NAMED_BY_CHOICE,
     SETTINGS,
     VARIABLES,
-    is_setting,
     is_text,
     unknown_key,
 )
@@ -382,20 +381,6 @@ class Composer:
             return value
         return self.call(lambda: OmegaConf.create({"value": value})["value"])
 
-    def hydra_words(self) -> list[str]:
-        """The command line as Hydra takes it: with ++ before a setting that no YAML lists."""
-        fixed_overrides = self.hydra_overrides(self.fixed_overrides())
-        settings_of_yamls = self.compose_choices(fixed_overrides).settings
-        settings = self.compose_hydra_overrides(fixed_overrides)
-        words = []
-        for override in self.hydra_overrides(self.overrides):
-            word = str(override.input_line)
-            key = override.key_or_group
-            if self.is_value(override) and not has_key(settings_of_yamls, key) and is_setting(key, settings):
-                word = f"++{word.lstrip('+')}"
-            words.append(word)
-        return words
-
     def is_value(self, override: Override) -> bool:
         """True for an override of a setting; False for a choice of a group, and for Hydra's own settings."""
         key = override.key_or_group
@@ -475,13 +460,6 @@ def unread_yaml(group: str, choice: Any) -> str | None:
         if file.is_file():
             return f"{file} is read with --config-dir {folder}"
     return None
-
-
-def has_key(settings: DictConfig, key: str) -> bool:
-    """True where settings have a dotted key, whatever its value."""
-    parent, _, name = key.rpartition(".")
-    group = OmegaConf.select(settings, parent) if parent else settings
-    return OmegaConf.is_dict(group) and name in group
 
 
 def words_of(overrides: Iterable[Override]) -> list[str]:

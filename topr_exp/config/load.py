@@ -242,15 +242,6 @@ def broken_contract(loss: Loss) -> str | None:
     return None
 
 
-def is_setting(key: str, composed: DictConfig) -> bool:
-    """True for a key of a group that a run of these settings may have, whether or not a YAML lists it."""
-    group, _, path = key.partition(".")
-    if group not in SECTIONS or not path:
-        return False
-    values = OmegaConf.to_container(composed[group])
-    return path.partition(".")[0] in hints_of(schema_of(group, values))
-
-
 def is_text(key: str) -> bool:
     """True for a setting that is a text, or a list of them, so that no number is meant."""
     group, _, name = key.partition(".")
