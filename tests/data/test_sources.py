@@ -460,7 +460,7 @@ if (first * more % 5 == 0) == (split == "test") | if split == "train" | the test
 id=f"coins/{first}+{more}" | id=f"{first}" | data=coins:
 answer=str(first + more) | answer=first + more | id, question and answer must be texts and not empty; got
 yield Problem( | yield dict( | data._target_=coins.Coins: problems('test') yields dict, not Problem
-answer=str(first + more) | answer=str(1 / (first - 5)) | raised ZeroDivisionError: division by zero (coins.py, line
+answer=str(first + more) | answer=str(1 / (first - 5)) | problems('test'): coins.py, line
 == gold | == gold + '.' | the grader coins.grade refuses the gold of 24 of 24 problems; the first is coins/
 numbers = re | 1 / 0; numbers = re | grader coins.grade raised ZeroDivisionError: division by zero
 """

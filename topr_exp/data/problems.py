@@ -5,15 +5,14 @@ import json
 import math
 import random
 import re
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
+from topr_exp.config.user_code import UserCodeError
 from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
@@ -153,11 +152,7 @@ def checked_problems(source: DataConfig, split: str) -> Iterator[Problem | NoAns
     except TOPRError:
         raise
     except Exception as error:  # whatever the user's code raises
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = " ".join(str(error).split())
-        raise TOPRError(
-            f"{where} raised {type(error).__name__}: {message} ({Path(frame.filename).name}, line {frame.lineno})"
-        ) from error
+        raise TOPRError(f"{where}: {UserCodeError(error)}") from error
 
 
 def fault_of(problem: object) -> str | None:
