@@ -23,6 +23,7 @@ from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
+from topr_exp.report.repetitions import find_store
 from topr_exp.report.tables import runs_frame
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job, check_sweep, plan
@@ -243,18 +244,6 @@ def graded_tables(sources: Mapping[str, str]) -> list[GradedTable]:
             # Each is a table's name, then for imported completions how the file was read.
             tables.append(GradedTable(rollouts.split(" ")[0], verdicts.split(" ")[0]))
     return tables
-
-
-def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
-    """The store that holds a table of a run, wherever both are now: in the run, beside its sweep, or where it was.
-
-    table: its path in the store. recorded_path: of the store when the run wrote it.
-    """
-    home = run.resolve()
-    for path in (home / "store", home.parent.parent / "store"):
-        if (path / table).is_dir():
-            return Store(path)
-    return Store(Path(recorded_path))
 
 
 def read_graded(store: Store, names: GradedTable, row_numbers: NDArray[np.integer] | None = None) -> pd.DataFrame:

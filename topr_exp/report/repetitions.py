@@ -191,15 +191,23 @@ def are_verdicts_equally_many(run: Run, count: int, *, problem_count: int, solut
 def open_verdicts(run: Run, evaluation: Record) -> Table:
     """Open the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
     recorded_path = Path(evaluation.get("verdicts", ""))
-    output_dir = run.path.resolve().parents[1]
-    paths: list[Path] = []
-    if recorded_path.name:
-        table = Path("store", "verdicts", recorded_path.name)
-        paths = [run.path / table, output_dir / table, recorded_path]
-    for path in paths:
-        if path.exists():
-            return Store(path.parents[1]).open(path)
-    raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
+    name = f"verdicts/{recorded_path.name}"
+    store = find_store(run.path, name, recorded_path.parent.parent)
+    if not recorded_path.name or not (store.root / name).exists():
+        raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
+    return store.open(store.root / name)
+
+
+def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
+    """Find the store that holds a table of a run, wherever both are now: in the run, beside its sweep, or where it was.
+
+    table: its path in the store. recorded_path: of the store when the run wrote it.
+    """
+    home = run.resolve()
+    for path in (home / "store", home.parent.parent / "store"):
+        if (path / table).is_dir():
+            return Store(path)
+    return Store(Path(recorded_path))
 
 
 def gold_answers(run: Run, position: int = -1) -> str:
