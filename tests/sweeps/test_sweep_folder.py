@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of, each_row, plan_of, read_json, refused, values_of
+from tests.conftest import become_ordinary, config_of, plan_of, read_json, refused, values_of
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import TINY
 from topr_exp.runs.plan import Job
@@ -105,22 +105,16 @@ def test_a_removed_run_is_shown_with_the_way_to_make_it_again(sweep, capsys):
     assert f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}\n" in out
 
 
-MISSING = """
-topr | gone: run 1, and maybe later ones
-tis | whether a run's folder was removed is not known
-"""
-
-
-@each_row("algo words", MISSING)
 @pytest.mark.parametrize("command", ["status", "resume"])
-def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, algo, words, sweep, capsys):
-    shutil.rmtree(next(sweep.glob(f"{algo}*")))
+def test_a_removed_record_is_said(command, sweep, capsys):
+    shutil.rmtree(next(sweep.glob("tis*")))
     (sweep / RECORD).unlink()
     for run in read_runs(sweep):
         (run.folder / "DONE").touch()
 
     assert main([command, str(sweep)]) == 0
 
+    words = "whether a run's folder was removed is not known"
     assert f"warning: {sweep / RECORD} is missing: {words}" in capsys.readouterr().err
     assert (sweep / RECORD).exists() == (command == "resume"), "of the runs that are left"
 

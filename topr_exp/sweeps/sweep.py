@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 RECORD = "sweep.json"
 CLAIM = "sweep.claim"
-MAX_NAMED_RUNS = 10  # in a line on missing ones
 SCRIPTS = ".submitit"  # scripts, pickles and logs of jobs
 
 
@@ -179,23 +177,13 @@ def missing_runs(sweep: Path, runs: Sequence[Run]) -> list[Run]:
     """Return the runs of the sweep's record that are not among `runs`, by number; their settings are lost."""
     record, fault = read_typed_object(sweep / RECORD, SweepRecord, unreadable_is_damage=True)
     if fault:
-        warn(f"{sweep / RECORD} {fault}: {describe_absent_numbers(runs)}")
+        warn(f"{sweep / RECORD} {fault}: whether a run's folder was removed is not known")
     names = {run.folder.name for run in runs}
     missing = []
     for name, launched_run in record.get("runs", {}).items():
         if name not in names:
             missing.append(Run(sweep / name, launched_run["number"], launched_run["overrides"]))
     return sorted(missing, key=lambda run: run.number)
-
-
-def describe_absent_numbers(runs: Iterable[Run]) -> str:
-    """Say of a sweep without a record which runs are missing by the numbers of the others."""
-    numbers = {run.number for run in runs}
-    absent_numbers = filterfalse(numbers.__contains__, range(1, max(numbers, default=0)))
-    names = [f"run {number}" for number in islice(absent_numbers, MAX_NAMED_RUNS)]  # a damaged number may be 10^15
-    if not names:
-        return "whether a run's folder was removed is not known"
-    return f"gone: {', '.join(names)}, and maybe later ones"
 
 
 def find_run(runs: Sequence[Run], name: str) -> Run:
