@@ -112,7 +112,7 @@ def compose_settings(args: Namespace) -> Config:
 
 
 def parse_overrides(args: Namespace) -> dict[str, str]:
-    """The overrides of the command line as text by key; ConfigError for one that is not read, repeated or missing."""
+    """The overrides of the command line as text by key; ConfigError for one that is not read, or is missing."""
     command_line: dict[str, str] = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
@@ -120,8 +120,6 @@ def parse_overrides(args: Namespace) -> dict[str, str]:
         is_read = (key in READ_KEYS or group in READ_KEYS) and not key.startswith("sampler.mismatch")
         if not is_read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ_KEYS)}")
-        if key in command_line:
-            raise ConfigError(f"{key}={command_line[key]} and {text}: {key} is given twice; give it once")
         command_line[key] = value
     if not {"model", "model.path"} & command_line.keys():
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")

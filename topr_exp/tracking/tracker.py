@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topr_exp.config.groups import TrackingConfig
+from topr_exp.runs.attempt import error_line
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import refuse_linked_folders
 from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import one_line, say, warn
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.tracking.tensorboard_writer import TensorBoardWriter
 from topr_exp.tracking.wandb_writer import WandbWriter
 from topr_exp.tracking.writer import Writer
@@ -72,7 +73,7 @@ class Tracker:
                 self._writer.write(*records)
             self._writer.finish(self._exit_code, preempted=self._preempted)
         except (Exception, SystemExit) as error:  # W&B's client exits if its process failed
-            self._give_up(describe_error(error))
+            self._give_up(error_line(error)[:MAX_ERROR_LENGTH])
         finally:
             with contextlib.suppress(Exception, SystemExit):
                 self._writer.release()
@@ -121,7 +122,7 @@ def send_finished(name: str, folder: Path) -> str:
         writer.write(*records)
         writer.finish(0, preempted=False)
     except (Exception, SystemExit) as error:  # W&B's client exits if its process failed
-        raise TOPRError(f"{TITLES[name]}: {describe_error(error)}") from error
+        raise TOPRError(f"{TITLES[name]}: {error_line(error)[:MAX_ERROR_LENGTH]}") from error
     finally:
         with contextlib.suppress(Exception, SystemExit):
             writer.release()
@@ -140,9 +141,3 @@ def read_records(folder: Path) -> Records:
     metrics, _ = read_lines(folder / "metrics.jsonl")
     evaluations, _ = read_lines(folder / "eval.jsonl")
     return Records(metrics, evaluations)
-
-
-def describe_error(error: BaseException) -> str:
-    """Format an error in one line, with its kind."""
-    text = f"{type(error).__name__}: {one_line(error, MAX_ERROR_LENGTH)}"
-    return text.rstrip(": ")  # the class alone, for an error without a text
