@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from topr_exp.runs.finished import DONE_FILE, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
+from topr_exp.runs.finished import DONE_FILE, NOT_SAVED, changed_results, keeps_no_model
 from topr_exp.runtime.checksums import CHECKSUMS, find_damage
 from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import folder_size
-from topr_exp.runtime.terminal import plural, readable_size, warn
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.store.catalog import find_table, find_tables, matching_tables
 from topr_exp.store.layout import KEY_FILE
 from topr_exp.store.pruning import Selection, prune_tables
@@ -84,20 +84,6 @@ def list_tables(store: Store, options: argparse.Namespace) -> None:
         print(f"{tables_and_size(byte_counts)} in {store.root}")
     else:
         print(f"{store.root} holds no tables")
-    for sweep, sizes in model_sizes(store.root.parent).items():
-        runs = plural(len(sizes), "run")
-        print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.weights=none keeps none")
-
-
-def model_sizes(output_dir: Path) -> dict[Path, list[int]]:
-    """Return the bytes of each run's models, by the folder of the sweep."""
-    sizes: dict[Path, list[int]] = {}
-    for state_file in sorted(output_dir.glob("*/*/state.json")):
-        run = state_file.parent
-        size = bytes_of_models(run)
-        if size:
-            sizes.setdefault(run.parent, []).append(size)
-    return sizes
 
 
 def describe(store: Store, options: argparse.Namespace) -> None:

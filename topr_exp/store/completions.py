@@ -164,7 +164,7 @@ def public_columns(table: Table, shard: pa.Table, *, with_prompts: bool) -> pa.T
     if not ("problem_id" in columns or {"question", "gold"} <= columns.keys()):
         raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
     if with_prompts and "problem" in shard.column_names:
-        columns |= prompt_columns(table, shard)
+        columns |= prompt_columns(shard)
     if "messages" in columns:
         messages_type = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
         messages = []
@@ -175,13 +175,11 @@ def public_columns(table: Table, shard: pa.Table, *, with_prompts: bool) -> pa.T
     return pa.table({name: columns[name] for name in MEANINGS if name in columns})
 
 
-def prompt_columns(table: Table, shard: pa.Table) -> dict[str, pa.Array]:
-    """Return the prompts of sampled completions, as columns; TOPRError if the shard lacks them."""
+def prompt_columns(shard: pa.Table) -> dict[str, pa.Array]:
+    """Return the prompts of sampled completions, as columns."""
     import pyarrow as pa
 
-    prompts = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
-    if prompts is None:
-        raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
+    prompts = json.loads(shard.schema.metadata[PROMPTS])
     first_problem = shard["problem"][0].as_py()  # a shard has consecutive problems
     prompt_indices = shard["problem"].to_numpy() - first_problem
     columns = {}

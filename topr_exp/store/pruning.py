@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, folder_size
+from topr_exp.runtime.terminal import readable_size
 from topr_exp.store.catalog import days_unused, derived_tables, find_tables, matching_tables, tables_by_source, writers
 from topr_exp.store.layout import KEY_FILE, MARKER, SHARD, foreign_entries
 from topr_exp.store.table import Store, Table
-from topr_exp.store.table_lines import IRREPLACEABLE, megabytes, tables_and_size
+from topr_exp.store.table_lines import IRREPLACEABLE, tables_and_size
 from topr_exp.types import TOPRError
 
 
@@ -81,7 +82,7 @@ def prune_family(table: Table, family: Sequence[Table], *, really: bool) -> dict
                 remove_table(member)
             action = "removed " if really else "would go"
             note = IRREPLACEABLE if member.kind == "imported" else ""
-            print(f"{action} {member.name}  {megabytes(bytes_by_name[member.name])}  {note}".rstrip())
+            print(f"{action} {member.name}  {readable_size(bytes_by_name[member.name])}  {note}".rstrip())
     return bytes_by_name
 
 

@@ -37,7 +37,6 @@ from topr_exp.store.layout import (
 )
 from topr_exp.store.shards import SOURCE, read_row_count, read_shard, write_shard
 from topr_exp.store.source import ShardFile, Sharding, Snapshot, Source, verify_file
-from topr_exp.store.wait import PAUSE_SECONDS, Wait
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does n
 # In the name of an imported table's rows, where they are a selection (imported.encoding).
 SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
+PAUSE_SECONDS = 0.1  # between two looks at what another process has locked, at first
+PAUSE_GROWTH = 1.1  # to a tenth of the time waited so far: hundreds of processes must not keep a file server busy
+MAX_PAUSE_SECONDS = 5.0
 MOST_MAPPED = 4096  # shards of a table; with more they are read: Linux maps 65,530 files, and a run has ten tables
 
 
@@ -240,7 +242,9 @@ class Table:
         """
         pending = list(range(self.shards))
         amount_made = 0
-        wait = Wait(say if progress is None else note_line)
+        show = say if progress is None else note_line
+        shown_message = ""
+        pause = 0.0  # grows while nothing can be made
         with self.store.stop.leaving_together():
             self._write_key()
             while pending:
@@ -258,9 +262,13 @@ class Table:
                 message = self._describe_wait(owners)
                 is_stuck = len(owners) == len(pending)
                 if message and is_stuck:
-                    wait.pause(message)
+                    if message != shown_message:
+                        show(message)
+                        shown_message = message
+                    pause = min(max(PAUSE_SECONDS, PAUSE_GROWTH * pause), MAX_PAUSE_SECONDS)
+                    time.sleep(pause)
                 else:
-                    wait.reset()
+                    pause = 0.0
                 pending = list(owners)
             self._tidy()
         return amount_made

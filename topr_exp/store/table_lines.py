@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from topr_exp.runtime.files import folder_size
-from topr_exp.runtime.terminal import align_columns, plural, warn
+from topr_exp.runtime.terminal import align_columns, plural, readable_size, warn
 from topr_exp.store.catalog import days_unused
 from topr_exp.store.table import Table
 from topr_exp.types import TOPRError
@@ -35,7 +35,7 @@ def table_cells(table: Table) -> tuple[str, ...]:
     key = table.error or cut(" ".join(values), MAX_KEY_LENGTH)
     if table.kind == "imported":
         key = IRREPLACEABLE + key
-    return table.name, rows, shards, megabytes(folder_size(table.folder)), f"{days_unused(table):.0f} d", key
+    return table.name, rows, shards, readable_size(folder_size(table.folder)), f"{days_unused(table):.0f} d", key
 
 
 def count_rows(table: Table) -> str:
@@ -48,11 +48,7 @@ def count_rows(table: Table) -> str:
 
 def tables_and_size(sizes: Collection[int]) -> str:
     """Format the number of tables with these sizes in bytes, and their sum."""
-    return f"{plural(len(sizes), 'table')}, {megabytes(sum(sizes))}"
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+    return f"{plural(len(sizes), 'table')}, {readable_size(sum(sizes))}"
 
 
 def cut(text: str, width: int) -> str:
