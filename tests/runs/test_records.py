@@ -6,7 +6,7 @@ import pytest
 from tests.conftest import append_text, column, each_row, lines_of, read_json, write_lines
 from tests.run_folders import make_run
 from topr_exp import read_curves
-from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, on_one_axis
+from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, describe_missing_updates, on_one_axis
 from topr_exp.runs.training_data import save_rounds
 
 UPDATES = [{"iteration": iteration, "step": step} for iteration in (1, 2) for step in (1, 2, 3)]
@@ -71,7 +71,7 @@ def test_lost_updates_are_counted_and_ten_are_named_however_many_there_are(last,
 
     write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": last}])
 
-    assert metrics.describe_missing() == line
+    assert describe_missing_updates(metrics.updates(), {}) == line
 
 
 def test_many_iterations_are_read_in_time_that_grows_with_their_number():

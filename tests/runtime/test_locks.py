@@ -14,6 +14,7 @@ from tests.processes import PROCESSES, is_running
 from tests.store.conftest import SHARDS, open_table, shard
 from topr_exp.runtime import locks
 from topr_exp.runtime.locks import Lock, Owner
+from topr_exp.runtime.terminal import warn_once
 
 HERE = Owner(os.uname().nodename, os.getpid())
 
@@ -173,7 +174,7 @@ def test_another_users_lock_is_seen_and_taken_once_its_holder_was_killed(is_read
 
 
 def test_a_file_system_without_locks_is_worked_on_with_one_warning(claim, tmp_path, lock_files_by, capsys):
-    locks._warned_devices.clear()
+    warn_once.cache_clear()
 
     def refuse(descriptor, kind):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

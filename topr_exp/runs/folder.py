@@ -15,7 +15,7 @@ from topr_exp.runs import attempt, provenance
 from topr_exp.runs.console import describes_run
 from topr_exp.runs.finished import DONE_FILE, changed_results, keeps_no_model, mark_finished, model_folders_of
 from topr_exp.runs.forecast import Forecast
-from topr_exp.runs.records import Evaluations, Metrics
+from topr_exp.runs.records import Evaluations, Metrics, describe_missing_updates
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.run_lock import lock_run_folder
 from topr_exp.runs.stage_timer import StageTimer
@@ -179,21 +179,17 @@ class RunFolder:
 
     # ---- reading
 
-    def read(self, name: str, *required_keys: str) -> dict[str, Any]:
-        """Return a JSON object of the folder; {} if it is missing or, with a warning, damaged or lacks a key."""
+    def read(self, name: str) -> dict[str, Any]:
+        """Return a JSON object of the folder; {} if it is missing or, with a warning, damaged."""
         path = self.path / name
         stored, fault = read_run_file(path)
-        missing_keys = sorted({*required_keys} - stored.keys())
-        if missing_keys:
-            stored = {}
-            fault = fault or f"lacks {missing_keys[0]}"
         if fault and path.exists():
             warn(f"{path} is damaged: it {fault}")
         return stored
 
     def lost_records(self) -> Iterator[str]:
         """Describe the records that damage has taken."""
-        lost_updates = self.metrics.describe_missing()
+        lost_updates = describe_missing_updates(self.metrics.updates(), {})
         if lost_updates:
             yield f"metrics.jsonl lacks {lost_updates}"
         every = self._config.evaluation.every

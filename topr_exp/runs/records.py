@@ -100,10 +100,6 @@ class Metrics(RecordFile):
         """Return the records of an iteration's updates."""
         return [record for key, record in self.updates().items() if key.iteration == iteration]
 
-    def describe_missing(self) -> str:
-        """Name the updates before the last ones whose records are lost; "" for none."""
-        return describe_missing_updates(self.updates(), {})
-
     def updates(self) -> dict[UpdateKey, Record]:
         """Return the records by update."""
         records, _ = read_lines(self.path, is_update)

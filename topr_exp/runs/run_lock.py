@@ -5,7 +5,7 @@ from pathlib import Path
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors
-from topr_exp.runtime.terminal import warn
+from topr_exp.runtime.terminal import warn_once
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
@@ -25,7 +25,6 @@ def lock_run_folder(folder: Path, name: str = CLAIM, activity: str = "run") -> l
     activity: what is done with the folder, as in "is being run".
     """
     deadline = time.monotonic() + LOST_NODE_SECONDS
-    has_warned = False
     with disk_errors(f"write in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         while True:
@@ -39,7 +38,5 @@ def lock_run_folder(folder: Path, name: str = CLAIM, activity: str = "run") -> l
                     # NFS 3 keeps it until that machine is back. What its process still writes is refused.
                     remedy += f"; if that machine is lost, remove {folder / name}"
                 raise TOPRError(f"{folder} is being {activity} by process {owner}; {remedy}")
-            if not has_warned:
-                warn(f"waiting for process {owner}, which has {folder}")
-                has_warned = True
+            warn_once(f"waiting for process {owner}, which has {folder}")
             time.sleep(1.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from topr_exp.runtime.files import open_in_place, open_own_file
-from topr_exp.runtime.terminal import warn
+from topr_exp.runtime.terminal import warn_once
 
 SUFFIX = ".claim"
 PROC = Path("/proc")
@@ -27,7 +27,6 @@ REMOVED = (errno.ENOENT, errno.ESTALE)  # the second on NFS, by another host: al
 LOCKS_REFUSED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _held_descriptors: set[int] = set()  # of the locks of this process
-_warned_devices: set[int] = set()  # file systems that refuse locks
 
 
 def _close_held_descriptors() -> None:
@@ -200,11 +199,8 @@ def _try_flock(descriptor: int, operation: int) -> bool:
             return True
         if error.errno not in LOCKS_REFUSED:
             raise
-        device = os.fstat(descriptor).st_dev
-        if device not in _warned_devices:
-            _warned_devices.add(device)
-            reason = f"the file system refuses locks ({error.strerror})"
-            warn(f"{reason}: processes may do the same work twice", of_any_process=True)
+        reason = f"the file system refuses locks ({error.strerror})"
+        warn_once(f"{reason}: processes may do the same work twice", of_any_process=True)
     return True
 
 
