@@ -25,10 +25,8 @@ Curve = Callable[[bool, float], float]  # (is_correct, log-ratio) to the weight 
 DELTAS = [step / 50 for step in range(-100, 101)]
 BY_TOKEN = {"ratio": "token", "advantage": "group"}
 PPO = {"rule": "ppo", "a_neg": 0.8, "b_pos": 1.2, **BY_TOKEN}
-LEAST_CLIP = {
-    "a_neg": 0.7,
-    "b_pos": 1.5,
-}  # of M2PO's released code: in a batch of one harmful completion no limit is wider
+# Of M2PO's released code: in a batch of one harmful completion no limit is wider.
+LEAST_CLIP = {"a_neg": 0.7, "b_pos": 1.5}
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ PANELS: dict[str, dict[str, Curve]] = {
         "veRL, Trinity-RFT": curve("policy_gradient", **PPO, b_neg=3.0),
         "ROLL, dual_clip_loss": curve("policy_gradient", **PPO, b_neg=1.4),
     },
-    "GSPO (ε = 0.2), answers of 10 on average": {
+    "GSPO (ε = 0.2), 10 tokens on average": {
         "NeMo-RL, Trinity-RFT, T = 10": curve("gspo", unit=10, eps_low=0.2, eps_high=0.2),
         "the same, T = 100": curve("gspo", tokens=100, unit=10, eps_low=0.2, eps_high=0.2),
         "AReaL, veRL 0.9.1, any T": curve("luspo", a_neg=0.8, b_pos=1.2, advantage="group"),
@@ -138,7 +136,7 @@ def main(path: Path) -> None:
         axis.set_ylim(-0.2, 4.2)
         axis.tick_params(labelsize=7)
         axis.legend(fontsize=7, loc="upper left", frameon=False)
-    figure.supxlabel("log-ratio of each token; blue: a right answer, red: a wrong one", fontsize=9)
+    figure.supxlabel("log-ratio of each token; blue: correct, red: incorrect", fontsize=9)
     figure.supylabel("weight of a token", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
