@@ -163,7 +163,8 @@ def read_curves(*folders: str | Path, split: Literal["train", "test"] = "train")
     check_choice("split", split, "train", "test")
     kind = "training" if split == "train" else "test"
     runs = find_runs(map(Path, folders))
-    return pd.concat({run.name: run.curves[kind] for run in runs}, names=["run", "step"])
+    curves = {run.name: run.curves[kind] for run in runs}
+    return pd.concat(curves, names=["run", "step"])
 
 
 def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> pd.DataFrame:
@@ -201,10 +202,11 @@ def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["tra
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
     tables = graded_tables(sources)
+    has_log = (folder / IMPORTED).exists()  # its table is the last; rows of it may have been left out
     frames = []
     for names in tables:
         row_numbers = None
-        if names is tables[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
+        if has_log and names is tables[-1]:
             row_numbers = read_row_numbers(folder / IMPORTED)
         store = find_store(Path(run), names.rollouts, sources["store"])
         frames.append(read_graded(store, names, row_numbers))
@@ -255,8 +257,9 @@ def read_graded(store: Store, names: GradedTable, row_numbers: NDArray[np.intege
     verdicts = store.open(store.root / names.verdicts).read()
     if row_numbers is not None:
         rollouts = rollouts.take(row_numbers)
-    shared = [name for name in verdicts.column_names if name in rollouts.column_names]
-    return pd.concat([rollouts.drop_columns(shared).to_pandas(), verdicts.to_pandas()], axis=1)
+    shared_names = [name for name in verdicts.column_names if name in rollouts.column_names]
+    rollout_frame = rollouts.drop_columns(shared_names).to_pandas()
+    return pd.concat([rollout_frame, verdicts.to_pandas()], axis=1)
 
 
 def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str = "math") -> list[str]:
@@ -359,8 +362,8 @@ def problems_of_split(config: Config, split: str) -> list[Problem]:
             "task=verifier: its problems are sampled solutions, not those of data; `python -m topr_exp.store export "
             "rollouts/HASH FILE.parquet` writes the prompts with the completions"
         )
-    problems: list[Problem] = getattr(load_problems(config.data), split)
-    return problems
+    sets = load_problems(config.data)
+    return sets.train if split == "train" else sets.test
 
 
 def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"] = "train") -> list[NDArray[np.int32]]:

@@ -183,11 +183,13 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
         questions = train if config.needs_sampling else test
         write_prompt(folder.path, config, questions=questions, tokenizer=policy.tokenizer)
     imported = None
+    imported_count = None
     log_report = dict[str, str]()
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets, policy, session.shared_store)
-    check_supply(config, questions=len(train.problems), imported=len(imported) if imported is not None else None)
+        imported_count = len(imported)
+    check_supply(config, questions=len(train.problems), imported=imported_count)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
     problem_counts = count_training_problems(config, task.sets.train, train.problems, imported)

@@ -196,10 +196,15 @@ def refuse_strange_characters(key: str, text: str) -> None:
 
 def convert_items(key: str, values: list[Any] | dict[Any, Any], option: Any) -> list[Any] | dict[Any, Any]:
     """A list or a dict, each of its values converted to the type that `option` has for them, if any."""
-    item_hint = (typing.get_args(option) or (Any,))[-1]  # of a dict the first one is its keys'
-    if isinstance(values, dict):
-        return {name: convert(f"{key}.{name}", item, item_hint) for name, item in values.items()}
-    return [convert(f"{key}[{i}]", item, item_hint) for i, item in enumerate(values)]
+    item_hint: Any = Any
+    if typing.get_args(option):
+        item_hint = typing.get_args(option)[-1]  # of a dict the first one is its keys'
+    if isinstance(values, list):
+        return [convert(f"{key}[{index}]", item, item_hint) for index, item in enumerate(values)]
+    converted = {}
+    for name, item in values.items():
+        converted[name] = convert(f"{key}.{name}", item, item_hint)
+    return converted
 
 
 def wrong_type(key: str, value: Any, options: Collection[Any]) -> ConfigError:
@@ -207,7 +212,8 @@ def wrong_type(key: str, value: Any, options: Collection[Any]) -> ConfigError:
     advice = ""
     if str in options and isinstance(value, (bool, int, float)):  # such as 007, of which 7 is left
         advice = "; a text that looks like a number needs quotes"
-    if isinstance(value, str) and {int, float} & {*options} and is_number(value):
+    wants_number = int in options or float in options
+    if isinstance(value, str) and wants_number and is_number(value):
         advice = (
             "; it is a text, as is each number in quotes, after a 0 or from ${oc.env:NAME} "
             "(a YAML makes it a number by ${oc.decode:${oc.env:NAME}})"

@@ -71,7 +71,7 @@ def wording(choices: int, rng: random.Random) -> list[str]:
 def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
     """Solve the first half of the turns carefully; returns the total there."""
     calc.write("Quickly:")
-    return ledger.careful(start, first_half(events), calc)
+    return ledger.solve_by_turns(start, first_half(events), calc)
 
 
 WAYS = {"terse": terse, "hasty": hasty}  # the others are careful
@@ -109,7 +109,7 @@ def completion(story: LedgerTask, style: str, rng: random.Random) -> str:
         calc = Calc(early_turn(len(story.events), rng), rng)
     way = style.split()[0]
     if story.choices is None:
-        solve = WAYS.get(way, ledger.careful)
+        solve = WAYS.get(way, ledger.solve_by_turns)
         answer = solve(story.start, story.events, calc)
     else:
         answer = worded(way, story, story.choices, calc, rng)

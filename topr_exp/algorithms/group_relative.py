@@ -173,10 +173,10 @@ class M2PO(GroupLoss, PenalizedLoss):
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         delta = token_log_ratio(batch).detach()
         squares = delta[batch.mask].square()
-        limit = self._least_dropped(squares.sort().values)
+        limit = self._limit(squares.sort().values)
         return {"limit": limit.expand(len(batch.reward))}
 
-    def _least_dropped(self, squares: Tensor) -> Tensor:
+    def _limit(self, squares: Tensor) -> Tensor:
         """The limit below which the smallest of `squares`, sorted, stay: as many as have a mean below τ."""
         # The mean of the first k is below τ where their sum is below k τ.
         running_limit = self.tau * squares.new_ones(len(squares)).cumsum(0)

@@ -98,17 +98,19 @@ def draw_anna_karenina(rng: Generator, completions: Completions, correct: Rows, 
     """Draw each problem's first correct completion (at most n), then incorrect ones up to n."""
     _, first = np.unique(completions.problem_index[correct], return_index=True)
     first_correct = correct[first]  # one row for each problem that is solved
-    solved = len(first_correct)  # problems
+    solved_count = len(first_correct)  # of problems
     positives = sample_rows(rng, first_correct, n)
     n_negatives = None
     note = None
     if n is not None:
         n_negatives = n - len(positives)
         if n_negatives == 0:
-            note = f"compose.n_examples={n} leaves no room for incorrect completions: {solved} problems are solved"
+            note = (
+                f"compose.n_examples={n} leaves no room for incorrect completions: {solved_count} problems are solved"
+            )
     negatives = sample_rows(rng, incorrect, n_negatives)
     rows = np.concatenate([positives, negatives])
-    return Draw(rows, available=solved + len(incorrect), note=note)
+    return Draw(rows, available=solved_count + len(incorrect), note=note)
 
 
 def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:

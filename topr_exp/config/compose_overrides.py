@@ -1,4 +1,4 @@
-"""Composes settings from YAMLs and overrides by means of Hydra, whose errors become one line each."""
+"""Composition of settings from YAMLs and overrides by means of Hydra, whose errors become one line each."""
 
 import copy
 import difflib
@@ -319,11 +319,12 @@ class Composer:
         """Raise ConfigError where an experiment's YAML names a larger model by its path alone, after model=tiny."""
         if "model.path" in keys_of(overrides):
             return
-        choice = self.compose_choices(overrides).hydra.runtime.choices.get("model")  # None in a config.yaml without it
+        choices = self.compose_choices(overrides).hydra.runtime.choices
+        choice = str(choices.get("model"))  # "None" in a config.yaml without it
         path = self.call(lambda: OmegaConf.select(settings, "model.path"))
-        if isinstance(path, str) and (str(choice), path) not in self.checked_models:
-            refuse_toy_settings(str(choice), path, self.loader.get_group_options("model"))
-            self.checked_models.add((str(choice), path))
+        if isinstance(path, str) and (choice, path) not in self.checked_models:
+            refuse_toy_settings(choice, path, self.loader.get_group_options("model"))
+            self.checked_models.add((choice, path))
 
     def compose_choices(self, overrides: Iterable[Override]) -> Composition:
         """Compose the choices of groups among overrides, or return what was composed of them before."""

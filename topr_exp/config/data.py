@@ -58,7 +58,7 @@ class Columns(Section):
 
 @dataclass(frozen=True)
 class Grading:
-    """Settings of grading."""
+    """How completions are graded: the part of the settings that grading sees."""
 
     grader: str  # an answer format, or package.module.name of a user's function or class
     graded: bool = False  # the grader's numbers are the rewards

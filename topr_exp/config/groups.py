@@ -234,7 +234,8 @@ class ComposeConfig(Section):
         low, high = self.pass_rate or (0.0, 1.0)
         if n is None:
             return [low, (low + high) / 2, high]
-        return [count / n for count in range(n + 1) if low <= count / n <= high]
+        shares = [count / n for count in range(n + 1)]
+        return [share for share in shares if low <= share <= high]
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

@@ -1,4 +1,4 @@
-"""Builds a run's settings from what Hydra composed, and checks them; the resolvers of the YAMLs.
+"""Settings of a run, built from what Hydra composed and checked; the resolvers of the YAMLs.
 
 A mistake raises `ConfigError`, one line: key, value, what is allowed. Nothing heavy is imported and no file is read;
 a model's YAML may choose the sampler by the machine (`config.sampler_choice`).

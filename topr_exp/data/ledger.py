@@ -78,7 +78,7 @@ def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTa
     if choices:
         question += f" Use {choices} wordings."
     events = tuple(islice(cycle(person_events), turns))
-    solve = partial(careful, start, events)
+    solve = partial(solve_by_turns, start, events)
     return LedgerTask(question, None, None, solve, start, events, choices)
 
 
@@ -94,7 +94,7 @@ def draw_changes(rng: random.Random, turns: int) -> tuple[int, list[int]]:
             return start, changes
 
 
-def careful(start: int, events: Sequence[Event], calc: Calc) -> str:
+def solve_by_turns(start: int, events: Sequence[Event], calc: Calc) -> str:
     """Work out the answer, by steps that say the event and its sum."""
     total = start
     for turn, event in enumerate(events, 1):

@@ -240,7 +240,7 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
 
 
 class MeanSquares(NamedTuple):
-    """Sums of squares by their degrees of freedom."""
+    """Sums of squares, each divided by its degrees of freedom."""
 
     seeds: Values
     problems: Values

@@ -90,17 +90,28 @@ def _same_named(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
         return compare_leaves(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
     if isinstance(gold, Named) and isinstance(answer, Named) and gold.name != answer.name:
         return False
-    gold_value = gold.value if isinstance(gold, Named) else gold
-    answer_value = answer.value if isinstance(answer, Named) else answer
-    return same(gold_value, answer_value, compare_leaves)
+    return same(_without_name(gold), _without_name(answer), compare_leaves)
+
+
+def _without_name(node: Node) -> Node:
+    """The value of x = 5; another node as it is."""
+    if isinstance(node, Named):
+        return node.value
+    return node
 
 
 def _are_equations(gold: Node, answer: Node) -> bool:
     """Check for equations of several names: y = x + 1 and x = y - 1, or y = x + 1 and y - x = 1."""
-    if isinstance(gold, Named) and isinstance(answer, Named):
-        values = (*gold.value.tokens, *answer.value.tokens)
-        return gold.name != answer.name and any(token.isalpha() for token in values)
-    return any(isinstance(node, Leaf) and node.relation for node in (gold, answer))
+    if not isinstance(gold, Named) or not isinstance(answer, Named):
+        return _is_relation(gold) or _is_relation(answer)
+    if gold.name == answer.name:
+        return False
+    value_tokens = gold.value.tokens + answer.value.tokens
+    return any(map(str.isalpha, value_tokens))
+
+
+def _is_relation(node: Node) -> bool:
+    return isinstance(node, Leaf) and node.relation
 
 
 def _is_chain(node: Node) -> TypeGuard[Group]:
@@ -109,12 +120,19 @@ def _is_chain(node: Node) -> TypeGuard[Group]:
 
 def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
     """Compare the results, which stand last; a chain that contradicts its result, 3 + 4 = 8, equals nothing."""
-    gold_items = gold.items if _is_chain(gold) else (gold,)
-    answer_items = answer.items if _is_chain(answer) else (answer,)
-    pairs = [(gold_items[-1], answer_items[-1])]
-    for *witnesses, result in (gold_items, answer_items):
-        pairs += [(witness, result) for witness in witnesses]
+    *gold_steps, gold_result = _chain_items(gold)
+    *answer_steps, answer_result = _chain_items(answer)
+    pairs = [(gold_result, answer_result)]
+    pairs += [(step, gold_result) for step in gold_steps]
+    pairs += [(step, answer_result) for step in answer_steps]
     return _all_same(pairs, compare_leaves)
+
+
+def _chain_items(node: Node) -> Sequence[Node]:
+    """The expressions of a = b = c; another node alone."""
+    if _is_chain(node):
+        return node.items
+    return (node,)
 
 
 def _all_same(pairs: Iterable[tuple[Node, Node]], compare_leaves: LeafRule) -> Equality:

@@ -160,11 +160,15 @@ class Grader(AbstractContextManager["Grader"]):
         counts = Counter(answer for answer in answers if answer is not None)
         representatives: dict[str, str] = {}
         for answer, _ in counts.most_common():
-            candidates = dict.fromkeys(representatives.values())
-            equalities = {candidate: compare_quickly(candidate, answer)[0] for candidate in candidates}
-            equal_candidates = [candidate for candidate, equality in equalities.items() if equality]
+            equal_candidates: list[str] = []
+            undecided_candidates: list[str] = []
+            for candidate in dict.fromkeys(representatives.values()):
+                equality, _ = compare_quickly(candidate, answer)
+                if equality is None:
+                    undecided_candidates.append(candidate)
+                elif equality:
+                    equal_candidates.append(candidate)
             if not equal_candidates:
-                undecided_candidates = [candidate for candidate, equality in equalities.items() if equality is None]
                 compared_candidates = undecided_candidates[:budget]
                 budget -= len(compared_candidates)
                 equal_candidates = self._symbolically_equal(compared_candidates, answer)
@@ -172,10 +176,13 @@ class Grader(AbstractContextManager["Grader"]):
         return representatives
 
     def _symbolically_equal(self, candidates: Sequence[str], answer: str) -> list[str]:
+        """Those candidates that sympy finds equal to the answer."""
         if not candidates:
             return []
-        results = self.start().submit([(candidate, answer) for candidate in candidates])
-        return [candidate for candidate, result in zip(candidates, results, strict=True) if result == ("ok", True)]
+        pairs = [(candidate, answer) for candidate in candidates]
+        results = self.start().submit(pairs)
+        is_equal = [result == ("ok", True) for result in results]
+        return list(itertools.compress(candidates, is_equal))
 
     def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         golds_and_answers = [(gold, self._answer(completion, gold)) for completion, gold in chunk]

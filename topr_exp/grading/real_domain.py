@@ -143,10 +143,12 @@ def _needs_sign(node: sympy.Basic) -> bool:
 
 def _has_isolable_roots(factor: sympy.Expr) -> bool:
     """Check for a sum that is a rational polynomial in one name."""
-    if not (factor.is_Add and factor.is_polynomial() and len(factor.free_symbols) == 1):
+    names = factor.free_symbols
+    if not (factor.is_Add and factor.is_polynomial() and len(names) == 1):
         return False
-    polynomial = sympy.Poly(factor, *factor.free_symbols)
-    return (polynomial.domain.is_ZZ or polynomial.domain.is_QQ) and polynomial.degree() <= MAX_DEGREE
+    polynomial = sympy.Poly(factor, *names)
+    is_rational = polynomial.domain.is_ZZ or polynomial.domain.is_QQ
+    return is_rational and polynomial.degree() <= MAX_DEGREE
 
 
 def _values_between_roots(polynomials: Sequence[sympy.Poly]) -> list[sympy.Rational]:

@@ -87,7 +87,9 @@ def with_verdicts(completions: Completions, verdicts: pa.Table) -> Completions:
     columns: dict[str, Any] = {"verdict": pa.array(codes, pa.int8())}
     for name in ("answer", "path", "class"):
         columns[name] = verdicts[name]
-    columns["reward"] = verdicts["reward"] if "reward" in verdicts.column_names else None
+    columns["reward"] = None
+    if "reward" in verdicts.column_names:
+        columns["reward"] = verdicts["reward"]
     return completions.with_columns(columns)
 
 
@@ -97,7 +99,8 @@ def grade(grader: Grader, texts: Sequence[str], problem_index: ProblemIndex, pro
     problem_index: [rows] indices into `problems`.
     """
     golds = [problems[index].answer for index in problem_index.tolist()]
-    outcomes = list(grader.grade(zip(texts, golds, strict=True)))
+    pairs = zip(texts, golds, strict=True)
+    outcomes = list(grader.grade(pairs))
     classes = np.full(len(outcomes), -1, dtype=np.int32)
     for index in np.unique(problem_index):
         rows = np.flatnonzero(problem_index == index)

@@ -95,7 +95,8 @@ def encode_log(
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
     if faults:
         name += " without malformed ones"
-    if "tokens" not in log.columns.column_names and end_token != policy.tokenizer.eos_token_id:
+    is_tokenized_here = "tokens" not in log.columns.column_names
+    if is_tokenized_here and end_token != policy.tokenizer.eos_token_id:
         name += f" ended by {end_token}"
     if data.completion_limit is not None:
         name += f" cut off at {data.completion_limit}"
@@ -163,12 +164,13 @@ def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
 
 def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_problem: Problem | None) -> Problem:
     """Make the problem of a prompt that a log brought; known_problem: the run's of the same id."""
-    text = row.get("question") or row.get("prompt") or row.get("messages")
-    if not text:
-        text = " ".join(map(str, row["prompt_tokens"]))
+    question = row.get("question") or row.get("prompt") or row.get("messages")
+    if not question:
+        question = " ".join(map(str, row["prompt_tokens"]))
     problem_id = row.get("problem_id") or f"imported/{index:06d}"
-    fields = known_problem.fields if known_problem is not None else {}
-    return Problem(problem_id, text, gold, fields=fields)
+    if known_problem is None:
+        return Problem(problem_id, question, gold)
+    return Problem(problem_id, question, gold, fields=known_problem.fields)
 
 
 def encode_prompts(matched: MatchedRows, data: DataConfig, policy: Policy) -> TokenizedProblems:

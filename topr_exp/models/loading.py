@@ -1,4 +1,4 @@
-"""Load a causal language model and its tokenizer, from safetensors only."""
+"""Loading of causal language models and their tokenizers, from safetensors only."""
 
 from __future__ import annotations
 

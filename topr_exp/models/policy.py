@@ -220,5 +220,6 @@ def stored_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, adapter.merged_weight(model, name, weight)
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
-            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+            _, _, name_in_module = name.rpartition(".")
+            if name_in_module not in module._non_persistent_buffers_set:
                 yield name, buffer

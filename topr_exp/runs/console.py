@@ -17,7 +17,7 @@ from topr_exp.runs.provenance import COMMAND_LINE_KEYS
 from topr_exp.runtime.distributed import visible_gpus
 from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.machine import describe_slow_precision
-from topr_exp.schema import class_path, flatten, identity, show
+from topr_exp.schema import class_path, drop_keys, flatten, identity, show
 from topr_exp.types import VERDICTS
 from topr_exp.verifier.figures import cell, run_table
 
@@ -135,8 +135,8 @@ def describe_group(group: Any, prefix: str) -> str:
 def list_settings(group: Any, prefix: str = "") -> str:
     """List the settings of a group that decide a result, but for its `retired_settings`, in one line."""
     hidden_keys = ("name", "_target_", *getattr(group, "retired_settings", ()))
-    settings = identity(group, prefix)
-    text = ", ".join(f"{key}={show(value)}" for key, value in settings.items() if key not in hidden_keys)
+    settings = drop_keys(identity(group, prefix), *hidden_keys)
+    text = ", ".join(f"{key}={show(value)}" for key, value in settings.items())
     return text.replace("\n", "\\n")
 
 

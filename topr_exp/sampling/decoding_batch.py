@@ -29,8 +29,8 @@ class PreallocatedLayer(DynamicLayer):
         key_states = key_states.to(value_states.dtype)  # rotation leaves float32, which attention would cast each time
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.all_keys = self.allocate(key_states)
-            self.all_values = self.allocate(value_states)
+            self.all_keys = self.allocate(len(key_states), key_states)
+            self.all_values = self.allocate(len(value_states), value_states)
         end = self.length + key_states.shape[2]
         self.all_keys[:, :, self.length : end] = key_states
         self.all_values[:, :, self.length : end] = value_states
@@ -38,10 +38,10 @@ class PreallocatedLayer(DynamicLayer):
         self.set_views()
         return self.keys, self.values
 
-    def allocate(self, states: Tensor) -> Tensor:
-        """Allocate [rows, heads, room, size] for states [rows, heads, tokens, size]."""
-        rows, heads, _, size = states.shape
-        return states.new_empty((rows, heads, self.room, size))
+    def allocate(self, row_count: int, like: Tensor) -> Tensor:
+        """Allocate [row_count, heads, room, size] for states such as `like`, [rows, heads, tokens, size]."""
+        _, heads, _, size = like.shape
+        return like.new_empty((row_count, heads, self.room, size))
 
     def set_views(self) -> None:
         """Point `keys` and `values` at the columns that are filled."""
@@ -59,9 +59,9 @@ class PreallocatedLayer(DynamicLayer):
 
     def gather(self, states: Tensor, rows: Tensor) -> Tensor:
         """Copy the filled columns of some rows, [len(rows), heads, room, size]; other columns are never read."""
-        _, heads, _, size = states.shape
-        gathered_states = states.new_empty((len(rows), heads, self.room, size))
-        torch.index_select(states[:, :, : self.length], 0, rows, out=gathered_states[:, :, : self.length])
+        gathered_states = self.allocate(len(rows), states)
+        filled = slice(self.length)
+        torch.index_select(states[:, :, filled], 0, rows, out=gathered_states[:, :, filled])
         return gathered_states
 
 

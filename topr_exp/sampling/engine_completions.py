@@ -25,11 +25,13 @@ def request_completions(
 ) -> SamplesByPrompt:
     """Have an engine draw n completions of each prompt by a sampler's settings, noting what the sampler notes."""
     config = sampler.config
+    prompt_ids = [list(map(int, prompt)) for prompt in prompts]
+    prompt_seeds = [seed_of(*seed, index) >> 1 for index in range(len(prompts))]  # room for seed + n
     answer = engine.ask(
         "generate",
         report=sampler.report,
-        prompts=[list(map(int, prompt)) for prompt in prompts],
-        seeds=[seed_of(*seed, index) >> 1 for index in range(len(prompts))],  # room for seed + n
+        prompts=prompt_ids,
+        seeds=prompt_seeds,
         n=n,
         temperature=config.temperature,
         top_p=config.top_p,
@@ -83,7 +85,7 @@ def top_tokens_of(completion: dict[str, Any], vocabulary: int) -> list[TopTokens
     shape = (len(completion["tokens"]), -1)
     ids = np.asarray(completion["top_ids"]).reshape(shape)
     logp = np.asarray(completion["top_logp"]).reshape(shape)
-    if ids.shape[1] == vocabulary:
+    if ids.shape[1] == vocabulary:  # noted in the order of the ids, which then go without saying
         logp_by_id = np.empty_like(logp)
         np.put_along_axis(logp_by_id, ids, logp, axis=1)
         return [TopTokens(logp_of_place, None) for logp_of_place in logp_by_id]
@@ -91,22 +93,22 @@ def top_tokens_of(completion: dict[str, Any], vocabulary: int) -> list[TopTokens
     order = np.lexsort((ids, -logp))  # by log-probability, then by id
     ordered_ids = np.take_along_axis(ids, order, axis=1)
     ordered_logp = np.take_along_axis(logp, order, axis=1)
-    return [TopTokens(*place) for place in zip(ordered_logp, ordered_ids, strict=True)]
+    return list(map(TopTokens, ordered_logp, ordered_ids))
 
 
 def with_smallest_undrawable(ids: TokenIds, logp: NDArray[np.float32]) -> TokenIds:
     """Replace tokens of log-probability −∞, of which vLLM gives any, by those with the smallest ids; ids: [T, k].
 
-    Where there are some, all tokens that could be drawn are among the k. Of the ids below k at least as many as there
-    are to replace are not.
+    Where a place has some, all tokens that could be drawn there are among the k. So ids below k suffice: at least as
+    many of them could not be drawn as there are to replace.
     """
-    is_drawable = np.isfinite(logp)
+    is_drawable = np.isfinite(logp)  # [T, k] by column
     if is_drawable.all():
         return ids
-    is_taken = np.zeros(ids.shape, bool)  # by place and id below k: a token that could be drawn
+    is_drawable_id = np.zeros(ids.shape, bool)  # [T, k] by id below k
     places, columns = np.nonzero(is_drawable & (ids < ids.shape[1]))
-    is_taken[places, ids[places, columns]] = True
-    ids_to_take = np.argsort(is_taken, axis=1, kind="stable")  # False is first: those not taken, from the smallest on
-    undrawable_before = np.cumsum(~is_drawable, axis=1) - ~is_drawable
-    smallest_ids = np.take_along_axis(ids_to_take, undrawable_before, axis=1)
-    return np.where(is_drawable, ids, smallest_ids).astype(np.int32)
+    is_drawable_id[places, ids[places, columns]] = True
+    undrawable_ids = np.argsort(is_drawable_id, axis=1, kind="stable")  # False is first; behind them, drawable ones
+    undrawable_columns_before = np.cumsum(~is_drawable, axis=1) - ~is_drawable
+    replacements = np.take_along_axis(undrawable_ids, undrawable_columns_before, axis=1)
+    return np.where(is_drawable, ids, replacements).astype(np.int32)

@@ -184,25 +184,28 @@ def check_samples(samples_by_prompt: SamplesByPrompt, prompt_count: int, n: int,
     if sizes != [n] * prompt_count:
         raise TOPRError(f"sampler={name} must return {n} completions for each of {prompt_count} prompts; got {sizes}")
     for sample in chain.from_iterable(samples_by_prompt):
-        if len(sample.tokens) == 0:
-            raise TOPRError(f"sampler={name} must return one token or more for a completion (the end is one); got none")
-        tokens = np.asarray(sample.tokens, np.float64)
-        is_known = (tokens >= 0) & (tokens < vocabulary) & (tokens == np.floor(tokens))
-        if not is_known.all():
-            unknown = tokens[~is_known][0]
-            raise TOPRError(f"sampler={name} must return tokens from 0 to {vocabulary - 1}; got {unknown:.10g}")
-        logprobs = np.asarray(sample.logprobs, np.float64)
-        if len(logprobs) != len(sample.tokens):
-            raise TOPRError(
-                f"sampler={name} must return one log-probability per token; "
-                f"got {len(logprobs)} for {len(sample.tokens)} tokens"
-            )
-        is_valid = np.isfinite(logprobs) & (logprobs <= LOGPROB_ABOVE_ZERO)
-        if not is_valid.all():
-            invalid = logprobs[~is_valid][0]
-            raise TOPRError(f"sampler={name} must return finite log-probabilities of at most 0; got {invalid:g}")
-        if sample.finish not in FINISHES:
-            raise TOPRError(f"sampler={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
+        check_sample(sample, name, vocabulary)
+
+
+def check_sample(sample: Sample, name: str, vocabulary: int) -> None:
+    """Raise TOPRError unless a completion of a user's sampler has tokens, each with a log-probability, and a finish."""
+    must_return = f"sampler={name} must return"
+    if len(sample.tokens) == 0:
+        raise TOPRError(f"{must_return} one token or more for a completion (the end is one); got none")
+    tokens = np.asarray(sample.tokens, np.float64)
+    is_known = (tokens >= 0) & (tokens < vocabulary) & (tokens == np.floor(tokens))
+    if not is_known.all():
+        unknown = tokens[~is_known][0]
+        raise TOPRError(f"{must_return} tokens from 0 to {vocabulary - 1}; got {unknown:.10g}")
+    logprobs = np.asarray(sample.logprobs, np.float64)
+    if len(logprobs) != len(tokens):
+        raise TOPRError(f"{must_return} one log-probability per token; got {len(logprobs)} for {len(tokens)} tokens")
+    is_valid = np.isfinite(logprobs) & (logprobs <= LOGPROB_ABOVE_ZERO)
+    if not is_valid.all():
+        invalid = logprobs[~is_valid][0]
+        raise TOPRError(f"{must_return} finite log-probabilities of at most 0; got {invalid:g}")
+    if sample.finish not in FINISHES:
+        raise TOPRError(f"sampler={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
 
 
 def table_of_samples(

@@ -1,4 +1,4 @@
-"""How far the distribution that completions are drawn from is from the policy: put in on purpose, and measured."""
+"""Mismatch of the distribution that completions are drawn from and the policy: put in on purpose, and measured."""
 
 import contextlib
 import math

@@ -39,12 +39,12 @@ def likeliest_tokens(distribution: torch.Tensor, count: int) -> list[TopTokens]:
     return list(map(TopTokens, logp_of_rows, ids_of_rows))
 
 
-def top_columns(completions: Sequence[Sequence[TopTokens]]) -> dict[str, pa.Array]:
+def top_columns(places_by_completion: Sequence[Sequence[TopTokens]]) -> dict[str, pa.Array]:
     """Tabulate the likeliest tokens at the places of each completion."""
-    places = [*chain.from_iterable(completions)]
-    place_bounds = np.cumsum([0, *map(len, completions)])
-    row_bounds = len(places[0].logp) * place_bounds
-    offsets = pa.array(row_bounds, pa.int64())  # of 64 bits: a shard may hold more than 2^31 numbers
+    places = [*chain.from_iterable(places_by_completion)]
+    place_bounds = np.cumsum([0, *map(len, places_by_completion)])
+    number_bounds = len(places[0].logp) * place_bounds
+    offsets = pa.array(number_bounds, pa.int64())  # of 64 bits: a shard may hold more than 2^31 numbers
     logp = np.concatenate([place.logp for place in places])
     columns = {TOP_LOGP: pa.LargeListArray.from_arrays(offsets, logp)}
     ids_of_places = [place.ids for place in places if place.ids is not None]

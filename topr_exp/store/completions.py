@@ -100,7 +100,8 @@ def iterate_rows(shard: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in shard.to_batches(max_chunksize=BATCH_ROWS):
         for row in batch.to_pylist():
             if "logprobs" in row:
-                row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
+                logprobs = np.array(row["logprobs"], np.float32)
+                row["logprobs"] = [float(str(value)) for value in logprobs]
             yield {name: value for name, value in row.items() if value is not None}
 
 

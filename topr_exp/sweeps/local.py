@@ -42,7 +42,8 @@ class LocalScheduler(Scheduler):
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
-        return [complaint for complaint in map(terminate, claims) if complaint]
+        complaints = map(terminate, claims)
+        return list(filter(None, complaints))
 
 
 def terminate(claim: Path) -> str:

@@ -82,7 +82,7 @@ class Tracker:
         warn(f"{TITLES[self.name]}: {text}; the run goes on, and its files are complete")
 
     def _give_up(self, reason: str) -> None:
-        """Warn once."""
+        """Warn why the tracker gets no more records; the first reason alone."""
         if not self._has_given_up:
             self._has_given_up = True
             self._warn(reason)

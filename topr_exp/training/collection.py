@@ -97,7 +97,10 @@ class Collector:
             yield policy
 
     def sample_shard(self, policy: Policy, indices: Indices, round_number: int, shard: int) -> pa.Table:
-        """Sample completions of a shard's problems."""
+        """Sample n completions of some problems, which the column `problem` counts from 0.
+
+        shard: its number in the round; the two decide the seed.
+        """
         sampler = self.sampler
         stop = self.questions.stop
         prompts = [self.questions.prompts[index].tolist() for index in indices]

@@ -78,7 +78,8 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
         scores = score_tokens(policy.model, inputs)
         mean_logp = scores.logp.sum() / len(completion)
         gradients = torch.autograd.grad(mean_logp, weights, materialize_grads=True)
-        yield torch.cat([gradient.flatten().float() for gradient in gradients])
+        flat_gradients = [gradient.flatten().float() for gradient in gradients]
+        yield torch.cat(flat_gradients)
 
 
 def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:

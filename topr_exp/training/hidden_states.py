@@ -84,8 +84,9 @@ class Inputs:
         assert self.drawable is not None
         row_count = len(logits)
         counts = self.drawable.counts[start : start + row_count]
-        first_id = self.drawable.counts[:start].sum()
-        ids = self.drawable.ids[first_id : first_id + counts.sum()]
+        ids_start = self.drawable.counts[:start].sum()
+        ids_end = ids_start + counts.sum()
+        ids = self.drawable.ids[ids_start:ids_end]
         row_of_id = np.arange(row_count).repeat(counts)
         mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
         mask[self.tensor(row_of_id), self.tensor(ids)] = 0

@@ -55,10 +55,10 @@ def score_tokens(
     """
     with recomputed_layers(model, recompute and torch.is_grad_enabled()):
         hidden = predicting_states(model, inputs)
-    reference_logp = None
+    reference_distribution = None
     if reference is not None:
-        reference_logp = distribution_of(reference, inputs)
-    scorer = TokenScorer(inputs, reference_logp, entropy)
+        reference_distribution = distribution_of(reference, inputs)
+    scorer = TokenScorer(inputs, reference_distribution, entropy)
     scores = OutputLayer(model).scores(hidden, scorer)
     columns = {}
     for name, values in zip(scorer.names, scores, strict=True):
@@ -93,14 +93,14 @@ class TokenScorer:
     """
 
     inputs: Inputs
-    reference_logp: Distribution | None
+    reference_distribution: Distribution | None
     entropy: bool
 
     @property
     def names(self) -> list[str]:
         """The scores in their order; entropy is the last."""
         names = ["logp"]
-        if self.reference_logp is not None:
+        if self.reference_distribution is not None:
             names.append("vocab_kl")
         if self.inputs.scores_head:
             names.append("head_logp")
@@ -121,8 +121,8 @@ class TokenScorer:
         targets = inputs.targets[start : start + len(logits)]
         target_logp = drawable_logp.gather(-1, targets[:, None])  # [n, 1]
         columns = [target_logp[:, 0]]
-        if self.reference_logp is not None:
-            reference_logp = self.reference_logp(start, len(logits))
+        if self.reference_distribution is not None:
+            reference_logp = self.reference_distribution(start, len(logits))
             kl_terms = logp.exp() * (logp - reference_logp)
             columns.append(kl_terms.sum(-1))
         if inputs.scores_head:

@@ -182,11 +182,8 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
             raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
         token_fields[name] = values.detach().to(logp.device)
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
-        if values is None:
-            continue
-        received = list(values.shape) if isinstance(values, torch.Tensor) else f"a {type(values).__name__}"
-        if received != [len(logp)]:
-            raise TOPRError(f"{name} must be a tensor [B], shape [{len(logp)}]; got {received}")
+        if values is not None:
+            check_numbers(name, values, len(logp))
     if positive is None:
         positive = reward > 0
     batch = Batch(
@@ -202,6 +199,17 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     if group is None:
         return batch
     return replace(batch, **group_fields(group, batch.reward))
+
+
+def check_numbers(name: str, values: object, count: int) -> None:
+    """Raise TOPRError for what is no tensor of a number for each of `count` completions."""
+    import torch
+
+    received: object = f"a {type(values).__name__}"
+    if isinstance(values, torch.Tensor):
+        received = list(values.shape)
+    if received != [count]:
+        raise TOPRError(f"{name} must be a tensor [B], shape [{count}]; got {received}")
 
 
 def head_fields(
@@ -238,20 +246,20 @@ def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
         raise TOPRError(f"reward must be float32 or float64; got {reward.dtype}")
     if group.ndim != 1 or group.shape != reward.shape:
         raise TOPRError(f"group must be [B], the shape {list(reward.shape)} of the rewards; got {list(group.shape)}")
-    group_numbers = group.cpu().numpy()
-    _, group_indices = np.unique(group_numbers, return_inverse=True)  # from 0
-    group_ids = group_indices.astype(np.int32)
+    _, group_index = np.unique(group.cpu().numpy(), return_inverse=True)  # from 0
+    group_index = group_index.astype(np.int32)
     rewards = reward.detach().cpu().numpy()
-    statistics = group_statistics(group_ids, rewards)
+    statistics = group_statistics(group_index, rewards)
+    group_rewards = statistics.rewards_of_problems(np.arange(len(rewards)))
 
     def numbers(values: np.ndarray, dtype: torch.dtype = reward.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=reward.device)
 
     return {
-        "group": numbers(group_ids, torch.int64),
-        "sample": numbers(index_in_group(group_ids), torch.int64),
+        "group": numbers(group_index, torch.int64),
+        "sample": numbers(index_in_group(group_index), torch.int64),
         "group_mean": numbers(statistics.mean),
         "group_std": numbers(statistics.std),
         "group_size": numbers(statistics.size),
-        "group_rewards": numbers(statistics.rewards_of_problems(np.arange(len(rewards)))),
+        "group_rewards": numbers(group_rewards),
     }

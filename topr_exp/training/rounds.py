@@ -37,7 +37,7 @@ from topr_exp.types import TOPRError
 BUFFER = "buffer.arrow"
 ROUND = "round.arrow"
 Compose = Callable[..., TrainingSet]  # of completions, in rounds with `round_number`
-ORDERS_PER_ROUND = 1_000_000  # in the numbers that name the orders of examples
+EPOCHS_PER_ROUND = 1_000_000  # more than a round has: its epochs have numbers of their own, which draw their orders
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class Rounds:
         config = self.trainer.config
 
         def order_of_pass(epoch: int) -> Examples:
-            order = ORDERS_PER_ROUND * (round_number + 1) + epoch
-            return training_set.order(self.seed, self.iteration, order, whole_groups=config.whole_groups)
+            epoch_of_iteration = EPOCHS_PER_ROUND * (round_number + 1) + epoch
+            return training_set.order(self.seed, self.iteration, epoch_of_iteration, whole_groups=config.whole_groups)
 
         examples = choose_examples(training_set, config, position, order_of_pass)
         round_metrics = {"round": round_number, **self.summary}
