@@ -247,6 +247,11 @@ def unit_of(needs: frozenset[str]) -> Unit:
     return "examples"
 
 
+def reads_reference(needs: frozenset[str]) -> bool:
+    """True where an algorithm with these needs compares π with π_ref."""
+    return bool({"ref_logp", "vocab_kl"} & needs)
+
+
 def reduction_rules(loss: LossFunction, reduction: str) -> Iterator[Rule]:
     """The number of tokens divides a loss once, and only where a completion is one example."""
     by_tokens = reduction == "tokens"

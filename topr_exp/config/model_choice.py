@@ -168,8 +168,9 @@ def name_of(word: str, folder: Path | None) -> str:
     if folder is not None and not is_shipped(word):
         path = folder.resolve()
     parts = list(path.parts)
-    if parts[-1].startswith("update-") and parts[-2:-1] and parts[-2].startswith("iteration-"):
-        return "_".join(parts[:-4:-1])  # update-50_iteration-1_RUN
+    is_of_update = len(parts) > 1 and parts[-1].startswith("update-") and parts[-2].startswith("iteration-")
+    if is_of_update:
+        return "_".join(reversed(parts[-3:]))  # update-50_iteration-1_RUN
     while len(parts) > 1 and (parts[-1] == "model" or parts[-1].startswith("iteration-")):
         parts.pop()
     return parts[-1]

@@ -241,9 +241,11 @@ def possible_kinds(config: Config) -> set[str]:
 def needs_mixed_verdicts(config: Config) -> bool:
     """True for a loss to which a problem's completions say nothing if all are correct, or all are not."""
     algo = config.algo
-    is_moved_by_reference = bool({"ref_logp", "vocab_kl"} & algo.needs) and config.model.reference is not None
-    needs_unequal = algo.needs_unequal_rewards and config.reward not in NUMERIC_REWARDS and not is_moved_by_reference
-    return groups.unit_of(algo.needs) == "pairs" or needs_unequal
+    if groups.unit_of(algo.needs) == "pairs":
+        return True
+    is_moved_by_reference = groups.reads_reference(algo.needs) and config.model.reference is not None
+    has_numeric_rewards = config.reward in NUMERIC_REWARDS
+    return algo.needs_unequal_rewards and not has_numeric_rewards and not is_moved_by_reference
 
 
 def pass_rate_rules(config: Config) -> Iterator[Rule]:
@@ -396,7 +398,7 @@ def unread(config: Config) -> list[str]:
     in_rounds = config.schedule.in_rounds
     has_log = config.data.completions is not None
     is_read = {
-        "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
+        "model.reference": groups.reads_reference(config.algo.needs),
         "data.chat_options": config.data.chat or bool(config.task.chat) or has_log,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **dict.fromkeys(KEYS_OF_LOGS, has_log),

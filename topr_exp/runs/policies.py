@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.groups import unit_of
+from topr_exp.config.groups import reads_reference, unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
 from topr_exp.models.loading import refuse_other_logits
@@ -44,7 +44,7 @@ class Policies:
 
     @property
     def has_reference(self) -> bool:
-        return bool({"ref_logp", "vocab_kl"} & self.needs)
+        return reads_reference(self.needs)
 
     def load(self, model: ModelConfig, folder: Path | None = None) -> Policy:
         """Load a model of the settings, with the weights of `folder` in place of its own if one is given.

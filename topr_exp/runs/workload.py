@@ -27,8 +27,9 @@ def check_supply(config: Config, *, questions: int | None, imported: int | None 
         sampled_examples = math.inf if questions is None else questions * examples_per_question(config)
     imported_examples = 0.0
     if config.data.completions is not None:
-        makes_pairs = unit_of(config.algo.needs) == "pairs"  # more or fewer than completions, as their verdicts are
-        imported_examples = math.inf if imported is None or makes_pairs else imported
+        imported_examples = math.inf  # not known: of pairs, until their verdicts are
+        if imported is not None and unit_of(config.algo.needs) != "pairs":
+            imported_examples = imported
     check_set_size(config, sampled_examples, imported_examples)
     check_update_counts(config, sampled_examples + imported_examples)
 

@@ -44,8 +44,9 @@ def name_on_disk(model: Any, name: str, weight: torch.Tensor) -> str:
     One that is put together of several on disk (the experts of a layer) keeps its own.
     """
     placeholder = weight.to("meta")
-    ((first_name, first_weight), *further_weights) = revert_weight_conversion(model, {name: placeholder}).items()
-    is_renamed_only = not further_weights and first_weight is placeholder
+    weights_on_disk = revert_weight_conversion(model, {name: placeholder})
+    first_name, first_weight = next(iter(weights_on_disk.items()))
+    is_renamed_only = len(weights_on_disk) == 1 and first_weight is placeholder
     return first_name if is_renamed_only else name
 
 
