@@ -188,7 +188,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets, policy, session.shared_store)
-        imported_count = len(imported)
+            imported_count = len(imported)
     check_supply(config, questions=len(train.problems), imported=imported_count)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
