@@ -9,14 +9,16 @@ from tests.training.test_packing import SHARED, assert_same, make_smooth_model, 
 from tests.training.trainers import make_trainer, optim, weights
 from topr_exp import pipeline
 from topr_exp.runtime import distributed
-from topr_exp.runtime.machine import cxx_compiler
+from topr_exp.runtime.machine import cxx_compiler, python_header
 from topr_exp.training import layers
 from topr_exp.training import trainer as trainer_module
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.layers import compile_layers
 from topr_exp.training.parallel import check_layers
 
-needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    cxx_compiler() is None or not python_header().is_file(), reason="there is no C++ compiler, or no Python.h"
+)
 SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
 
 
