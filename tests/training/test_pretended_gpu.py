@@ -5,6 +5,7 @@ GPU: wherever they read one of its numbers.
 """
 
 import contextlib
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ class GPUTensor(torch.Tensor):
     device = property(lambda self: CUDA)
     is_cuda = property(lambda self: True)
     reads = 0  # of all
+    capability = (9, 0)
 
     @staticmethod
     def __new__(cls, values):
@@ -49,6 +51,7 @@ class GPUTensor(torch.Tensor):
             assert takes_others or not is_elsewhere, f"{function} mixes devices"
         cpu_args, cpu_kwargs = tree_map_only(cls, lambda tensor: tensor.values, (args, kwargs))
         if function is torch.ops.aten.addmm.dtype_out:  # of CUDA alone
+            assert cls.capability >= (8, 0), "CUBLAS_STATUS_NOT_SUPPORTED"
             total, lhs, rhs, dtype = cpu_args
             total.addmm_(lhs.to(dtype), rhs.to(dtype))
             return kwargs["out"]
@@ -77,7 +80,7 @@ class Copies(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def pretended_gpu(model=None):
+def pretended_gpu(model=None, capability=(9, 0)):
     """Pretend a GPU, on which this model is, while the block runs."""
     for module in model.modules() if model is not None else ():
         for name, weight in module._parameters.items():
@@ -86,7 +89,8 @@ def pretended_gpu(model=None):
         for name, buffer in module._buffers.items():
             module._buffers[name] = GPUTensor(buffer)
     GPUTensor.reads = 0
-    with Copies():
+    GPUTensor.capability = capability
+    with Copies(), patch("torch.cuda.get_device_capability", lambda device: capability):
         yield
 
 
@@ -111,6 +115,15 @@ def test_an_update_reads_numbers_of_the_gpu_at_its_end_alone(loss, optimizer, tm
     micro_batches = len(reads) // 2
     for first in (0, micro_batches):
         assert reads[first + micro_batches - 1] - reads[first] <= micro_batches - 1  # one of each is transformers'
+
+
+def test_a_gpu_without_bfloat16_is_asked_for_no_products_of_it(tmp_path):
+    """A T4 has capability 7.5; torch's own tests expect its products of bfloat16 in float32 to fail."""
+    policy = policy_of(make_model(11, num_key_value_heads=2, tie_word_embeddings=False))
+    examples = make_examples(policy, TOPR)
+
+    with pretended_gpu(policy.model, capability=(7, 5)):
+        train(new_trainer(policy, TOPR, optim(), tmp_path), examples, 1)
 
 
 def test_drawable_tokens_are_read_at_once():

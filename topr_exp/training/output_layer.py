@@ -29,7 +29,8 @@ class ScoreFunction(Protocol):
 class OutputLayer:
     """The output layer of a model: maps hidden states [N, H] to logits [N, V] in float32 (float64 for a float64 model).
 
-    It is computed at that accuracy under autocast too, by products of bfloat16 halves if `by_halves` (None: on a GPU).
+    It is computed at that accuracy under autocast too, by products of bfloat16 halves if `by_halves` (None: on a GPU
+    that is fast at them).
     """
 
     def __init__(self, model: Any, *, by_halves: bool | None = None) -> None:

@@ -12,8 +12,14 @@ Parts = tuple[Tensor, ...]
 
 
 def has_tensor_cores(weight: Tensor) -> bool:
-    """True where products of bfloat16 matrices are many times as fast as of float32 ones."""
-    return weight.is_cuda
+    """True where products of bfloat16 matrices are many times as fast as of float32 ones: on GPUs from Ampere on.
+
+    Older ones (T4, RTX 20) have no bfloat16: cuBLAS refuses its products that end in float32.
+    """
+    if not weight.is_cuda:
+        return False
+    generation, _ = torch.cuda.get_device_capability(weight.device)
+    return generation >= 8
 
 
 def split(matrix: Tensor) -> Parts:
