@@ -1,11 +1,13 @@
 """Hardware of this machine: a precision without instructions, a driver or torch that can't use the GPU."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from tests.conftest import config_of, each_row, refused
+from topr_exp.models.policy import load_policy
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime import machine
 from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, describe_slow_precision
@@ -82,3 +84,16 @@ def test_a_torch_without_cuda_beside_a_gpu_is_one_line(driver, build_torch, caps
     driver.unlink()  # no GPU
     check_machine([config_of(*words)])
     assert capsys.readouterr().err == ""
+
+
+def test_a_gpu_that_torch_has_no_kernels_for_is_one_line(driver, build_torch, monkeypatch):
+    """As CUDA 13 has none for a V100, which its driver still knows."""
+    build_torch("13.0")
+    error = RuntimeError("CUDA error: no kernel image is available for execution on the device\nSearch for its name")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.ones", Mock(side_effect=error))
+
+    with refused(
+        r"^cluster\.device: torch .* can't compute on this GPU \(CUDA error: no kernel image .*\); ", ConfigError
+    ):
+        load_policy(config_of().model, "auto")

@@ -177,12 +177,14 @@ class Policy:
 
 
 def load_policy(config: ModelConfig, device: str, folder: Path | None = None) -> Policy:
-    """Load a model, or the weights of `folder` under its settings; TOPRError, ConfigError for a missing GPU."""
+    """Load a model, or the weights of `folder` under its settings; TOPRError, ConfigError for an unusable GPU."""
     gc.collect()  # reference cycles may keep an earlier model alive
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
     machine.check_device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        machine.refuse_unusable_gpu()
     source = folder if folder is not None else fetch_model_folder(config.path, config.revision)
     fingerprint = weights_fingerprint(source)
     compute_dtype = getattr(torch, config.dtype)

@@ -98,6 +98,20 @@ def check_device(device: str) -> str | None:
     return None
 
 
+def refuse_unusable_gpu() -> None:
+    """Raise ConfigError for a GPU that computes nothing: older than torch's kernels, broken or taken by others."""
+    import torch
+
+    try:
+        torch.ones(1, device="cuda").sum().item()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"cluster.device: torch {torch.__version__} can't compute on this GPU ({reason}); take another GPU, a "
+            "torch with kernels for this one, or cluster.device=cpu"
+        ) from error
+
+
 def refuse_missing_gpu() -> None:
     """Raise TOPRError on a node whose GPU has failed: a job that asked for one would compute on the CPUs for days."""
     import torch
