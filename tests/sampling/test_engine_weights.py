@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests import plain_scoring
-from tests.conftest import make_model
-from topr_exp.sampling.engine_weights import completion_logp, send_weights
+from tests.conftest import each_row, make_model
+from topr_exp.sampling.engine_weights import can_share_gpu_memory, completion_logp, send_weights
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
@@ -47,3 +47,20 @@ def test_weights_go_to_an_engine_by_their_names_on_disk(policy, model_type, tmp_
     }
     for weight in weights_sent:
         assert weight["content"] == stored[weight["name"]].numpy().tobytes()
+
+
+SYSTEMS = """
+"6.8.0-45-generic" | "" | True
+"6.8.0-45-generic" | "max_split_size_mb:512,expandable_segments:True" | False
+"5.15.167.4-microsoft-standard-WSL2" | "" | False
+"""
+
+
+@each_row("kernel allocator can_share", SYSTEMS, literals=True)
+def test_weights_are_sent_where_no_other_process_can_open_gpu_memory(kernel, allocator, can_share, monkeypatch):
+    """NVIDIA's driver for WSL has no CUDA IPC."""
+    monkeypatch.setattr("platform.release", lambda: kernel)
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", allocator)
+
+    assert can_share_gpu_memory() is can_share

@@ -1,6 +1,7 @@
 """Weights of a policy on their way to an engine, and the check that they arrived."""
 
 import os
+import platform
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
     if tensor.is_cuda:
         if tensor.data_ptr() == weight.data_ptr():
             tensor = tensor.clone()  # torch marks shared memory as shared for good
-        if not has_expandable_segments():
+        if can_share_gpu_memory():
             _, shared = reduce_tensor(tensor)  # the arguments of rebuild_cuda_tensor
     if shared is None:
         content = tensor.cpu().view(-1).view(torch.uint8).numpy().tobytes()
@@ -72,10 +73,12 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
     )
 
 
-def has_expandable_segments() -> bool:
-    """True if torch allocates GPU memory in expandable segments, which no other process can open."""
+def can_share_gpu_memory() -> bool:
+    """False where no other process can open this one's GPU memory: on WSL, and in torch's expandable segments."""
     settings = [os.environ.get(name, "").lower() for name in ALLOCATOR_SETTINGS]
-    return any("expandable_segments:true" in setting for setting in settings)
+    has_expandable_segments = any("expandable_segments:true" in setting for setting in settings)
+    is_wsl = "microsoft" in platform.release().lower()
+    return not (is_wsl or has_expandable_segments)
 
 
 @torch.inference_mode()
