@@ -153,12 +153,14 @@ def test_what_a_machine_lacks_is_one_line(line, error_line):
 def test_compiled_layers_without_pythons_header_are_refused(tmp_path, monkeypatch):
     """The first update would fail, after all was sampled."""
     monkeypatch.setattr("topr_exp.runs.preflight.cxx_compiler", lambda: "g++")
-    monkeypatch.setattr("topr_exp.runtime.machine.sysconfig.get_path", lambda name: str(tmp_path))
+    get_path = "topr_exp.runtime.machine.sysconfig.get_path"
+    monkeypatch.setattr(get_path, lambda name, *scheme: str(tmp_path.joinpath(*scheme)))
     words = ["optim.compile=true", "cluster.device=cpu"]
 
     with refused(rf"^optim\.compile=true: {tmp_path}/Python\.h is missing", ConfigError):
         config_of(*words)
-    (tmp_path / "Python.h").touch()
+    (tmp_path / "posix_prefix").mkdir()
+    (tmp_path / "posix_prefix/Python.h").touch()
     config_of(*words)
 
 

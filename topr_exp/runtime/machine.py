@@ -36,8 +36,10 @@ def cxx_compiler() -> str | None:
 
 
 def python_header() -> Path:
-    """Return where the kernels that torch.compile builds look for Python.h, which may be missing."""
-    return Path(sysconfig.get_path("include")) / "Python.h"
+    """Return where the kernels that torch.compile builds find Python.h, or would look for it first."""
+    folders = [sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")]  # unlike on Debian
+    headers = [Path(folder) / "Python.h" for folder in folders]
+    return next(filter(Path.is_file, headers), headers[0])
 
 
 def find_program(names: list[str]) -> str | None:
