@@ -187,7 +187,7 @@ ON_PAGES = """
 api | Run an experiment in this process
 api | Score completions by a policy
 reference | algo.b_neg
-weights | wrong answers of 100 tokens
+weights | incorrect completions of 100 tokens
 results | Figure 1
 """
 
