@@ -39,9 +39,9 @@ LOSSES_HEAD = """
 ## Every loss
 
 [Losses](losses.md) has the published methods by their settings, and [what a loss may
-need](losses.md#what-a-loss-says-of-itself). The reward of a wrong answer is the paper's; `data.reward` changes it.
+need](losses.md#what-a-loss-says-of-itself). An incorrect completion's reward is the paper's; `data.reward` changes it.
 
-| Setting | Method | Paper | Wrong answer | Not used | Needs |
+| Setting | Method | Paper | Incorrect completion | Not used | Needs |
 |---|---|---|---|---|---|"""
 
 

@@ -241,7 +241,7 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting(against, g
 
 def test_without_a_reference_it_is_the_first_group_and_one_that_is_not_there_is_refused():
     assert set(references_in(SWEEP, None).values()) == {"sft, p̃=not set"}
-    with refused("--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; ", ConfigError):
+    with refused("against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; ", ConfigError):
         references_in(SWEEP, "ppo")
 
 
@@ -254,7 +254,7 @@ def test_mistakes_are_one_line(tmp_path):
         assert outcome.returncode == status
         return outcome.stderr
 
-    assert "error: --against p̃=1: no such group; allowed: naive; topr" in error_of(2, topr.parent, "--against", "p~=1")
+    assert "error: against p̃=1: no such group; allowed: naive; topr" in error_of(2, topr.parent, "--against", "p~=1")
     assert error_of(1, tmp_path / "nowhere") == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     figures = {"base": {"pass@1": 0.5}, "final": {"pass@1": 0.5}}  # as an own grader without answers leaves it
     (topr / "summary.json").write_text(json.dumps(figures))

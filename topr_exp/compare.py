@@ -167,7 +167,7 @@ def find_key(settings_by_label: Mapping[str, GroupSettings], text: str) -> str:
         keys |= {key for key, setting in settings.texts.items() if setting == text}
         allowed += settings.texts.values()
     if len(keys) != 1:
-        raise ConfigError(f"--against {text}: no such group; allowed: {'; '.join(dict.fromkeys(allowed))}")
+        raise ConfigError(f"against {text}: no such group; allowed: {'; '.join(dict.fromkeys(allowed))}")
     return keys.pop()
 
 

@@ -200,24 +200,22 @@ def merge_group(
     stored = {key: value for key, value in stored.items() if (key, value) != LOGGED_REWARD}
     settings: Any = OmegaConf.to_container(composed)
     stored_choice = stored.get("name")
-    is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
-    if is_other_choice:
-        taken_keys = keys_beside_choice(group, taken_keys)
-    else:
+    is_same_choice = group == "model" or command_line.get(group, stored_choice) == stored_choice
+    if is_same_choice:
         # What the run lacks is at its default, whatever a YAML has.
         settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
         is_users_sampler = group == "sampler" and "_target_" in settings
         if is_users_sampler and settings["_target_"] == stored.get("_target_"):
             taken_keys = stored.keys() - {"_target_"}
+    else:
+        taken_keys = keys_beside_choice(group, taken_keys)
     for key, value in stored.items():
         name = f"{group}.{key}"
         if is_given(name, command_line):
             continue
-        is_users_code = name in PACKAGE_VALUES and value not in PACKAGE_VALUES[name]
-        decides_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
-        if key in taken_keys and not is_users_code:
+        if key in taken_keys and not is_users_code(name, value):
             settings[key] = literal(value)
-        elif decides_question and not is_other_choice and composed.get(key) != value:
+        elif is_same_choice and decides_question(group, key) and composed.get(key) != value:
             raise foreign_code_error(name, value, f"{group}={stored_choice}")
     return settings
 
@@ -227,6 +225,16 @@ def keys_beside_choice(group: str, taken_keys: Set[str]) -> Set[str]:
     if group == "sampler":
         return taken_keys - ENGINE_KEYS - {"name"}
     return set()
+
+
+def is_users_code(name: str, value: Any) -> bool:
+    return name in PACKAGE_VALUES and value not in PACKAGE_VALUES[name]
+
+
+def decides_question(group: str, key: str) -> bool:
+    """True for a key that decides what is asked of the model."""
+    is_of_problems = group == "data" and key not in LOG_KEYS
+    return is_of_problems or f"{group}.{key}" in PACKAGE_VALUES
 
 
 def is_given(name: str, command_line: Mapping[str, str]) -> bool:
@@ -271,19 +279,19 @@ def evaluate_model(config: Config) -> None:
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
-        answers, too_long = answer_tests(config, task, store, folder / "sampler")
-        figures = {**task.figures(answers, store, folder, 0), "too_long": too_long}
-        show_completions(folder, "test", 0, answers)
+        completions, too_long = complete_tests(config, task, store, folder / "sampler")
+        figures = {**task.figures(completions, store, folder, 0), "too_long": too_long}
+        show_completions(folder, "test", 0, completions)
         store.check_unchanged()
-        warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
+        warn_of_tested(completions.is_truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", describe_environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**question, "weights": weights, "figures": figures})
     text = evaluation_table(figures["verifier"]) if "verifier" in figures else format_figures(figures)
     say(f"\n{text}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 
 
-def answer_tests(config: Config, task: "Task", store: "Store", scratch: Path) -> tuple["Completions", int]:
-    """Sample and grade answers to the test problems; also returns how many have a prompt that is too long."""
+def complete_tests(config: Config, task: "Task", store: "Store", scratch: Path) -> tuple["Completions", int]:
+    """Sample and grade completions of the test problems; also returns how many have a prompt that is too long."""
     from topr_exp.data.prompts import warn_of_hidden_stops, warn_of_open_answers
     from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.policy import load_policy

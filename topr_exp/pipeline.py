@@ -487,14 +487,14 @@ def evaluate(experiment: Experiment, *, iteration: int) -> dict[str, Any]:
     folder = session.folder
     store = session.store_of(iteration)
     with folder.stage("evaluation"):
-        answers = answer_tests(experiment, experiment.policies.current, experiment.test, store)
-        show_completions(folder.path, "test", iteration, answers)
-        warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
+        completions = complete_tests(experiment, experiment.policies.current, experiment.test, store)
+        show_completions(folder.path, "test", iteration, completions)
+        warn_of_tested(completions.is_truncated, config.sampler.max_new_tokens)
         if config.evaluation.every is not None:  # the curve of this iteration ends here
-            subset = summarise_evaluation(answers, config.evaluation.problems)
+            subset = summarise_evaluation(completions, config.evaluation.problems)
             session.check_unchanged()
             folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
-        figures = experiment.task.figures(answers, store, folder.path, iteration)
+        figures = experiment.task.figures(completions, store, folder.path, iteration)
         session.check_unchanged()
         folder.evaluations.add({"iteration": iteration, **figures})
     return figures
@@ -511,20 +511,20 @@ def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, st
     with folder.timer.nested("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)
-        answers = answer_tests(experiment, policy, questions, store)
+        completions = complete_tests(experiment, policy, questions, store)
         session.free_sampler()
-        figures = summarise_evaluation(answers)
+        figures = summarise_evaluation(completions)
         session.check_unchanged()
         store.check_unchanged()
         position = {"iteration": iteration, "step": step, "samples_seen": samples_seen}
         folder.evaluations.add({**position, "subset": True, **figures})
 
 
-def answer_tests(experiment: Experiment, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
-    """Sample and grade answers to test problems."""
-    answers = experiment.task.evaluate(experiment.session.sampler, policy, questions, store)
-    experiment.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.tokens_sampled)
-    return answers
+def complete_tests(experiment: Experiment, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
+    """Sample and grade completions of test problems."""
+    completions = experiment.task.evaluate(experiment.session.sampler, policy, questions, store)
+    experiment.folder.add_across_ranks("tokens_sampled_to_evaluate", completions.tokens_sampled)
+    return completions
 
 
 def summarize(experiment: Experiment, base_figures: dict[str, Any], final_figures: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tests.conftest import config_of, each_row, refused
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime import machine
-from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, describe_slow_precision
+from topr_exp.runtime.machine import SLOW_BFLOAT16, SLOW_BFLOAT16_GPU, check_device, describe_slow_precision
 from topr_exp.types import ConfigError
 
 # /proc/cpuinfo | whether bfloat16 is slow there
@@ -32,7 +32,14 @@ def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(cpu_info, is_slow, t
 
     assert describe_slow_precision("cpu", "bfloat16", path) == (SLOW_BFLOAT16 if is_slow else "")
     assert describe_slow_precision("cpu", "float32", path) == ""
-    assert describe_slow_precision("cuda", "bfloat16", path) == ""
+
+
+@pytest.mark.parametrize("capability, line", [((7, 5), SLOW_BFLOAT16_GPU), ((8, 0), "")])
+def test_bfloat16_is_slow_on_a_gpu_before_ampere(capability, line, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+
+    assert describe_slow_precision("cuda", "bfloat16") == line
+    assert describe_slow_precision("cuda", "float32") == ""
 
 
 # ---- GPU

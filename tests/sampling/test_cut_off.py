@@ -39,7 +39,7 @@ def test_a_run_says_what_its_limit_cut_off(rounds, tmp_path, capsys):
         assert part["truncated_share"] == 1
     out, err = capsys.readouterr()
     assert err.count("completions to train on were cut off") == 1
-    assert err.count("answers to test problems were cut off") == 2
+    assert err.count("completions of test problems were cut off") == 2
     assert "% positive, 100.0 % of those sampled cut off, baseline 0" in out
     (headings,) = re.findall("^ *% +pass@1 .*", out, re.MULTILINE)
     assert headings.split()[-3:] == ["invalid", "cut", "off"]

@@ -52,6 +52,7 @@ def test_weights_go_to_an_engine_by_their_names_on_disk(policy, model_type, tmp_
 SYSTEMS = """
 "6.8.0-45-generic" | "" | True
 "6.8.0-45-generic" | "max_split_size_mb:512,expandable_segments:True" | False
+"6.8.0-45-generic" | "backend:cudaMallocAsync" | False
 "5.15.167.4-microsoft-standard-WSL2" | "" | False
 """
 

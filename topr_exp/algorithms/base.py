@@ -180,7 +180,7 @@ class GroupLoss(Loss):
 
 
 class ZeroOneLoss(GroupLoss):
-    """Base of a loss whose paper compares the completions to a prompt and gives 0 for a wrong one."""
+    """Base of a loss whose paper compares the completions to a prompt and gives 0 for an incorrect one."""
 
     rewards = "zero_one"
 

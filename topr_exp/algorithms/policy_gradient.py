@@ -20,7 +20,7 @@ from topr_exp.algorithms.base import (
     needed,
     sum_over_tokens,
 )
-from topr_exp.algorithms.centering import expected_score
+from topr_exp.algorithms.centering import LogWeight, expected_score
 from topr_exp.algorithms.masks import Mask, over_completion
 from topr_exp.algorithms.topr import LimitedRatio, Tapered, completion_mean, product, weighted_log_prob
 from topr_exp.schema import Rule
@@ -159,19 +159,24 @@ class PolicyGradient(Tapered):
         if ratio.log_ratio.ndim == 1:
             if self.rule == "ppo":
                 weight = weight.masked_fill(ratio.is_outside, 0.0)
-            term = expected_score(batch, log_one)
-            return product(weight, advantage) * sum_over_tokens(term, batch)
+            scores = expected_score(batch, log_one)  # E_q[s], [B, T]
+            return product(weight, advantage) * sum_over_tokens(scores, batch)
+        weighted_scores = expected_score(batch, self._log_weight_in_head(ratio, batch))  # E_q[w s], [B, T]
+        return advantage * sum_over_tokens(weighted_scores, batch)
+
+    def _log_weight_in_head(self, ratio: LimitedRatio, batch: Batch) -> LogWeight:
+        """Return log w of a token as a function of its own log-ratio, after the tokens before it as they were drawn."""
         # Of the tokens before t; 0 for a ratio of the token alone.
         prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)
 
-        def log_weight(log_ratio: Tensor) -> Tensor:
-            log_ratio = log_ratio + prefix_log_ratio[..., None]
+        def log_weight(token_log_ratio: Tensor) -> Tensor:
+            log_ratio = prefix_log_ratio[..., None] + token_log_ratio
             limited = LimitedRatio(log_ratio, ratio.log_a[..., None], ratio.log_b[..., None])
             if self.rule == "ppo":
                 return log_ratio.masked_fill(limited.is_outside, -math.inf)
             return limited.log_weight
 
-        return advantage * sum_over_tokens(expected_score(batch, log_weight), batch)
+        return log_weight
 
     def _log_correction(self, batch: Batch, cap: float) -> Tensor:
         """log min(π_old/μ, cap), [B, T], or [B, 1] of the completion."""

@@ -196,9 +196,9 @@ def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: Com
     is_correct = completions.is_correct[rows]
     problems, group = np.unique(completions.problem_index[rows], return_inverse=True)
     correct = RowsByGroup(rows[is_correct], group[is_correct], len(problems))
-    wrong = RowsByGroup(rows[~is_correct], group[~is_correct], len(problems))
-    # Pair number i n_wrong[g] + j of group g joins its i-th correct completion and its j-th wrong one.
-    pair_counts = correct.sizes * wrong.sizes
+    incorrect = RowsByGroup(rows[~is_correct], group[~is_correct], len(problems))
+    # Pair number i n_incorrect[g] + j of group g joins its i-th correct completion and its j-th incorrect one.
+    pair_counts = correct.sizes * incorrect.sizes
     pair_group, pair_number = sample_distinct(rng, pair_counts, PAIRS_PER_PROBLEM)
     available = len(pair_number)
     if not available:
@@ -210,9 +210,9 @@ def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: Com
     subset.sort()
     pair_group = pair_group[subset]
     pair_number = pair_number[subset]
-    i, j = np.divmod(pair_number, wrong.sizes[pair_group])
+    i, j = np.divmod(pair_number, incorrect.sizes[pair_group])
     chosen = correct.rows_at(pair_group, i)
-    rejected = wrong.rows_at(pair_group, j)
+    rejected = incorrect.rows_at(pair_group, j)
     return Draw(np.stack([chosen, rejected], axis=1), available)
 
 

@@ -84,10 +84,10 @@ class TrainingSet:
     # ---- the sign and the weight of rewards
 
     def sign_shares(self) -> dict[str, SignShares]:
-        """Count the signs of R = R0 − c, as shares of the correct and of the wrong examples, if there are any."""
-        correct_rewards, wrong_rewards = self.rewards_by_verdict()
+        """Count the signs of R = R0 − c, as shares of the correct and of the incorrect examples, if there are any."""
+        correct_rewards, incorrect_rewards = self.rewards_by_verdict()
         shares = {}
-        for kind, rewards in (("correct", correct_rewards), ("wrong", wrong_rewards)):
+        for kind, rewards in (("correct", correct_rewards), ("incorrect", incorrect_rewards)):
             if len(rewards):
                 centered_rewards = rewards - self.baseline
                 shares[kind] = SignShares(
@@ -98,23 +98,23 @@ class TrainingSet:
         return shares
 
     def rewards_by_verdict(self) -> tuple[Rewards, Rewards]:
-        """Return R0 of the correct examples, and of the wrong ones."""
+        """Return R0 of the correct examples, and of the incorrect ones."""
         rows = self.examples.ravel()
         rewards = self.reward[rows]
         is_correct = self.completions.is_correct[rows]
         return rewards[is_correct], rewards[~is_correct]
 
     def reward_values(self) -> tuple[float, float] | None:
-        """Return R0 of correct and of wrong examples; None unless each has one value, the larger for the correct."""
-        correct_rewards, wrong_rewards = self.rewards_by_verdict()
+        """Return R0 of correct and of incorrect examples; None unless each has one value, the correct the larger."""
+        correct_rewards, incorrect_rewards = self.rewards_by_verdict()
         correct_values = np.unique(correct_rewards).tolist()
-        wrong_values = np.unique(wrong_rewards).tolist()
-        if len(correct_values) != 1 or len(wrong_values) != 1:
+        incorrect_values = np.unique(incorrect_rewards).tolist()
+        if len(correct_values) != 1 or len(incorrect_values) != 1:
             return None
         correct_reward = correct_values[0]
-        wrong_reward = wrong_values[0]
-        if correct_reward > wrong_reward:
-            return correct_reward, wrong_reward
+        incorrect_reward = incorrect_values[0]
+        if correct_reward > incorrect_reward:
+            return correct_reward, incorrect_reward
         return None
 
     def weight_of_positives(self) -> float | None:
@@ -128,20 +128,20 @@ class TrainingSet:
         values = self.reward_values()
         if values is None:
             return None
-        correct_reward, wrong_reward = values
-        if not wrong_reward <= self.baseline <= correct_reward:
+        correct_reward, incorrect_reward = values
+        if not incorrect_reward <= self.baseline <= correct_reward:
             return None
         positive_weight = p * (correct_reward - self.baseline)
-        negative_weight = (1 - p) * (self.baseline - wrong_reward)
+        negative_weight = (1 - p) * (self.baseline - incorrect_reward)
         return positive_weight / (positive_weight + negative_weight)
 
     def baseline_of(self, effective: float) -> float:
         """Solve for the c that gives correct examples this share of the weight, by the set's two rewards."""
         values = self.reward_values()
         assert values is not None, "weight_of_positives is None for other rewards"
-        correct_reward, wrong_reward = values
-        middle = (correct_reward + wrong_reward) / 2
-        half_distance = (correct_reward - wrong_reward) / 2
+        correct_reward, incorrect_reward = values
+        middle = (correct_reward + incorrect_reward) / 2
+        half_distance = (correct_reward - incorrect_reward) / 2
         baseline_of_signs = baseline_for(self.description["positive_share"], effective)  # for rewards of 1 and −1
         return middle + half_distance * baseline_of_signs
 
@@ -172,7 +172,7 @@ def build_training_set(
 ) -> TrainingSet:
     """Give selected examples their rewards and the constant c: `baseline`, or c that gives p~ = `effective` (Eq. 12).
 
-    in_rounds: a round may be all-correct or all-wrong, so c may take the weight of every example, and p~ is not
+    in_rounds: a round may be all-correct or all-incorrect, so c may take the weight of every example, and p~ is not
     reported. TOPRError where no c gives this p~, or c leaves no example a weight.
     """
     p = selection.description["positive_share"]

@@ -11,7 +11,7 @@ from topr_exp.store import Store
 def summarise_evaluation(completions: Completions, problems: int | None = None) -> Figures:
     """Compute the figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
 
-    With the mean reward if graded; without maj@K if the grader names no wrong answers: they could not win the vote.
+    With the mean reward if graded; without maj@K if the grader names no incorrect answers: they could not win the vote.
     """
     n = len(completions) // len(completions.problems)
     tested_problems = completions.problems[:problems]

@@ -276,6 +276,6 @@ def kind_of_prompt(
     if row.get("gold") is None and is_graded:
         raise TOPRError(
             f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, "
-            "data.columns={gold: NAME} names a column of right answers"
+            "data.columns={gold: NAME} names a column of correct answers"
         )
     return kind

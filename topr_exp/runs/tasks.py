@@ -40,12 +40,12 @@ class Task:
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
     def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
-        """Sample and grade answers to test problems, or read them from the store.
+        """Sample and grade completions of test problems, or read them from the store.
 
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
         """
         config = self.config
-        answers = sample_completions(
+        completions = sample_completions(
             sampler.without_mismatch(),
             policy,
             questions,
@@ -54,11 +54,11 @@ class Task:
             store=store,
             label="evaluation",
         )
-        return grade_completions(answers, config.grading, store)
+        return grade_completions(completions, config.grading, store)
 
-    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
+    def figures(self, completions: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
         """Compute the figures of an evaluation, with the folders of its completions; folder: of the results."""
-        return {**summarise_evaluation(answers), **table_folders(answers, store)}
+        return {**summarise_evaluation(completions), **table_folders(completions, store)}
 
 
 class VerificationTask(Task):
@@ -96,11 +96,11 @@ class VerificationTask(Task):
         self.prompter = self.verification.prompter
         return self.verification.tokens_sampled
 
-    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
+    def figures(self, completions: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
         """The same with the figures of the verifier, which go to a file in `folder` too."""
         assert self.verification is not None, "solutions are sampled before they are verified"
-        figures = super().figures(answers, store, folder, iteration)
-        return figures | self.verification.figures(folder, iteration, answers)
+        figures = super().figures(completions, store, folder, iteration)
+        return figures | self.verification.figures(folder, iteration, completions)
 
 
 def load_task(config: Config, *, test_only: bool = False) -> Task:

@@ -19,6 +19,10 @@ BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 SLOW_BFLOAT16 = (
     "this CPU has no instructions for bfloat16 (AMX or AVX512-BF16): model.dtype=float32 is faster and more accurate"
 )
+SLOW_BFLOAT16_GPU = (
+    "this GPU has no arithmetic for bfloat16 (compute capability 8.0 has): model.dtype=float32 may be faster"
+)
+FIRST_BFLOAT16_GPU = (8, 0)  # compute capability
 OLDEST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version
 
 
@@ -58,9 +62,13 @@ def usable_cpus() -> int:
 
 
 def describe_slow_precision(device: str, precision: str, cpu_info: Path = CPU_INFO) -> str:
-    """Return the line for a precision that this CPU computes more slowly than float32; "" for others or if unknown."""
-    if device != "cpu" or precision != "bfloat16":
+    """Return the line for a precision that CPU or GPU compute more slowly than float32; "" for others or if unknown."""
+    if precision != "bfloat16":
         return ""
+    if device == "cuda":
+        import torch
+
+        return SLOW_BFLOAT16_GPU if torch.cuda.get_device_capability() < FIRST_BFLOAT16_GPU else ""
     flags = cpu_flags(cpu_info)
     if not flags or flags & BFLOAT16_FLAGS:
         return ""

@@ -5,7 +5,7 @@ from topr_exp.sampling.completions import Flags
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 REMEDY = "compose.drop_truncated=true leaves them out"
-TEACH_SHORTNESS = "as wrong answers they teach shortness"
+TEACH_SHORTNESS = "as incorrect ones they teach shortness"
 
 
 def warn_of_imported(is_truncated: Flags) -> None:
@@ -14,11 +14,11 @@ def warn_of_imported(is_truncated: Flags) -> None:
 
 
 def warn_of_tested(is_truncated: Flags, limit: int) -> None:
-    """Warn where many answers to test problems were cut off; is_truncated: [rows]."""
+    """Warn where many completions of test problems were cut off; is_truncated: [rows]."""
     warn_of_many(
         is_truncated,
-        f"answers to test problems were cut off by sampler.max_new_tokens={limit}, and most of these have no answer "
-        "that can be read: raise it",
+        f"completions of test problems were cut off by sampler.max_new_tokens={limit}, and in most of these no answer "
+        "can be read: raise it",
     )
 
 

@@ -21,6 +21,7 @@ from topr_exp.types import TOPRError
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 VOCABULARY_SLICE = 1 << 14  # computed at a time, since the engine has the memory
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+PRIVATE_ALLOCATORS = ("expandable_segments:true", "backend:cudamallocasync")  # their memory has no CUDA IPC
 
 
 def send_weights(engine: Engine, policy: Policy) -> None:
@@ -74,11 +75,11 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
 
 
 def can_share_gpu_memory() -> bool:
-    """False where no other process can open this one's GPU memory: on WSL, and in torch's expandable segments."""
+    """False where no other process can open this one's GPU memory: on WSL, and as some allocators get it."""
     settings = [os.environ.get(name, "").lower() for name in ALLOCATOR_SETTINGS]
-    has_expandable_segments = any("expandable_segments:true" in setting for setting in settings)
+    is_private = any(allocator in setting for allocator in PRIVATE_ALLOCATORS for setting in settings)
     is_wsl = "microsoft" in platform.release().lower()
-    return not (is_wsl or has_expandable_segments)
+    return not (is_wsl or is_private)
 
 
 @torch.inference_mode()

@@ -75,11 +75,12 @@ def measure_mismatch(
     which is added with KL(q ‖ μ) a token and a completion: unbiased means of μ/q − 1 − log μ/q, or of −log μ/q where
     not all tokens can be drawn.
     """
-    bounds = np.cumsum([0, *map(len, scored_logp)])
-    log_ratios = np.empty(bounds[-1])  # log μ/q, [tokens] of all completions: 8 GB of 10^9, so there is one copy
+    token_counts = list(map(len, scored_logp))
+    ends = np.cumsum(token_counts)
+    log_ratios = np.empty(sum(token_counts))  # log μ/q of all tokens: 8 GB of 10^9, so there is one copy
     log_products = np.empty(len(scored_logp))  # [completions]
     for row, (log_mu, log_q) in enumerate(zip(scored_logp, sampler_logp, strict=True)):
-        ratios = log_ratios[bounds[row] : bounds[row + 1]]
+        ratios = log_ratios[ends[row] - len(log_mu) : ends[row]]
         ratios[:] = log_mu.astype(np.float64) - log_q
         log_products[row] = ratios.sum()
     products = {}
@@ -91,15 +92,22 @@ def measure_mismatch(
         "per_token_mean_absolute": float(np.abs(log_ratios).mean()),
         "sequence_ratio": products,
     }
-    if sampler is None:
-        return figures
-    kl_terms = -log_ratios
-    if not sampler.has_truncation:
-        kl_terms = np.expm1(log_ratios.clip(max=MAX_LOG_RATIO)) - log_ratios
-    figures["put_in"] = plain(sampler.mismatch)
-    figures["kl_token"] = float(kl_terms.mean())
-    figures["kl_answer"] = float(kl_terms.sum() / len(scored_logp))
+    if sampler is not None:
+        figures |= measure_put_in(log_ratios, len(scored_logp), sampler)
     return figures
+
+
+def measure_put_in(log_ratios: NDArray[np.float64], completion_count: int, sampler: SamplerConfig) -> dict[str, Any]:
+    """Measure KL(q ‖ μ) of a sampler with a deliberate mismatch; log_ratios: log μ/q of all tokens."""
+    if sampler.has_truncation:
+        kl_terms = -log_ratios
+    else:
+        kl_terms = np.expm1(log_ratios.clip(max=MAX_LOG_RATIO)) - log_ratios
+    return {
+        "put_in": plain(sampler.mismatch),
+        "kl_token": float(kl_terms.mean()),
+        "kl_answer": float(kl_terms.sum() / completion_count),
+    }
 
 
 def quantiles(values: NDArray[np.float64]) -> dict[str, float]:

@@ -51,7 +51,7 @@ datasets.load_dataset("parquet", data_files="{file}")
 MEANINGS = {
     "problem_id": "which problem is answered; equal for the answers to one prompt",
     "question": "the problem, before any template",
-    "gold": "the right answer",
+    "gold": "the correct answer",
     "prompt": "what the model was given: a text, or messages for its chat template",
     "messages": "the same as messages, in rows without a prompt that is text",
     "prompt_tokens": "the same as token ids",

@@ -30,7 +30,7 @@ CURVES = {  # metrics, by section and title of a panel
         "Share of negatives above the upper limit": "rest/train_clipped_high_neg",
         "Share of negatives below the lower limit": "rest/train_clipped_low_neg",
     },
-    "Invalid answers": {
+    "Invalid completions": {
         "Invalid share": "rest/eval_invalid",
         "Share cut off by the token limit": "rest/eval_truncated_share",
     },
@@ -76,7 +76,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def build_workspace(entity: str, project: str, group: str | None) -> Any:
-    """Return the workspace: learning curves, the effective proportion, ratio statistics, invalid answers, the runs."""
+    """Return the workspace: learning curves, effective proportion, ratio statistics, invalid completions, the runs."""
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as workspaces
 
