@@ -90,7 +90,7 @@ def kl_divergence(logp: Tensor, logq: Tensor) -> Tensor:
 
 
 def batch_of_actions(actions: Tensor, logp: Tensor, *, mu_logp: Tensor, ref_logp: Tensor, reward: Tensor) -> Batch:
-    """The fixed samples as responses of one token. actions: [B]; the others [ACTIONS]."""
+    """The fixed samples as completions of one token. actions: [B]; the others [ACTIONS]."""
     rewards = reward[actions]
     group = actions.new_tensor(range(GROUPS)).repeat_interleave(GROUP_SIZE)
     column = actions[:, None]

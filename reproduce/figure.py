@@ -42,7 +42,7 @@ class Figure:
     judge: Judge  # the claims about one model
     levels: tuple[Split, ...] = (algorithms,)  # the table's rows are these groups
     full_words: tuple[str, ...] = (ALL_SEEDS, BOTH_BASES)  # added to the sweeps in the full version
-    metrics: tuple[str, ...] = ()  # of the updates that records hold; length: of the answers too
+    metrics: tuple[str, ...] = ()  # of the updates that records hold; length: of the completions too
     columns: tuple[str, ...] = ("pass@1", "maj", "invalid")  # of the table
     note: str = ""  # for readers: how it was made
     only_full: bool = False

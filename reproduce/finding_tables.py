@@ -40,9 +40,9 @@ def masks() -> None:
 
 def frameworks() -> None:
     names = {
-        "geometric mean at 3e-4": "3e-4: the answer's ratio ends above the geometric mean",
-        "best geometric mean": "each at its best rate tried: the answer's ratio ends above the geometric mean",
-        "token ratio": "3e-4: the answer's ratio ends above each token's",
+        "geometric mean at 3e-4": "3e-4: the completion's ratio ends above the geometric mean",
+        "best geometric mean": "each at its best rate tried: the completion's ratio ends above the geometric mean",
+        "token ratio": "3e-4: the completion's ratio ends above each token's",
     }
     claims("whole completion's ratio minus", names, {"22 turns": "frameworks tiny_long: 22 turns, {}"})
 

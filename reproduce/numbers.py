@@ -15,5 +15,5 @@ def effective_size(record: Record) -> float:
 
 
 def nats(record: Record) -> float:
-    """Nats an answer in the first updates, where the policy is still near the base."""
+    """Nats a completion in the first updates, where the policy is still near the base."""
     return float(record["metrics"]["nats"][0])

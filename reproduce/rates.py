@@ -331,7 +331,7 @@ def result_of_run(folder: Path, settings: Mapping[str, Any]) -> Record | None:
 
 
 def failed_record(folder: Path, settings: Mapping[str, Any]) -> Record | None:
-    """The record of a run that its rate ended: loss or gradient were not finite, nothing is right; None for others."""
+    """The record of a run that its rate ended: loss or gradient not finite, nothing correct; None for others."""
     if "not finite" not in error_of(folder):
         return None
     return {"run": folder.name, "settings": settings, "environment": {}, "final": {"pass@1": FAILED}}

@@ -190,7 +190,7 @@ def curve_columns(run: Run, names: Iterable[str]) -> dict[str, list[Any]]:
 def binned_metrics(run: Run, names: Collection[str]) -> dict[str, list[float | None]]:
     """Metrics of the updates, averaged over BINS equal parts of the run, and the last step of each.
 
-    nats: the entropy of an answer, which a run records a token.
+    nats: the entropy of a completion, which a run records a token.
     """
     updates = run.updates
     if "nats" in names:

@@ -134,7 +134,7 @@ def move_towards_start(model: Any, start: Any, part: float) -> None:
 def example_coefficients(delta: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
     """w R of each example, [B], by choice of limits: what its loss multiplies ∇ log π(y|x) / T with; R = ±1.
 
-    delta: log π/μ, [B]. A response of one token with this ratio stands for each.
+    delta: log π/μ, [B]. A completion of one token with this ratio stands for each.
     """
     import torch
 

@@ -86,7 +86,7 @@ class Cell:
 
 
 def settings_of_test(trial: Trial) -> dict[str, Any]:
-    """How a run is tested: rates are chosen on other problems than are reported, by half as many answers."""
+    """How a run is tested: rates are chosen on other problems than are reported, by half as many completions."""
     if trial.seed in SEEDS:
         return {SPLIT: "validation", SAMPLES: 4}
     return {SPLIT: "test", SAMPLES: 8}

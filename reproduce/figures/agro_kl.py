@@ -114,7 +114,7 @@ FIGURE = Figure(
     full_words=(ALL_SEEDS, BOTH_BASES, f"{BETA}=0.05,0.2,0.5,1.0"),
     compute_extra=compute_distances,
     note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β is "
-    "below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards wrong answers, the other way to have no "
-    "variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail. A best β is chosen by the test "
+    "below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards incorrect completions, the other way to have "
+    "no variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail. A best β is chosen by the test "
     "problems that it is judged by, which flatters all alike.",
 )

@@ -104,7 +104,7 @@ FIGURE = Figure(
     name="centering",
     title="Beyond the papers: score centering",
     claim="Predicted before any run: where the sampler is not the policy, score centering helps TOPR, TIS and IS, "
-    "whose rewards are 1 and −1, and hardly GRPO, whose advantages are 0 on average over the answers to a prompt.",
+    "whose rewards are 1 and −1, and hardly GRPO, whose advantages are 0 on average over the completions to a prompt.",
     experiments=experiments(),
     draw=grid(panels, width=8),
     judge=judge_by(for_each(raw_losses, helps), for_each(group_losses, hardly_helps)),
@@ -112,8 +112,9 @@ FIGURE = Figure(
     full_words=(),
     only_full=True,
     names_models=True,
-    note="Stories of 10 turns, 32 updates at 3e-4, μ as the sampler drew. Answers are new or, with a lag, of the "
+    note="Stories of 10 turns, 32 updates at 3e-4, μ as the sampler drew. Completions are new or, with a lag, of the "
     "weights 4 or 16 updates before. GRPO: "
     "`algo=policy_gradient` with PPO's rule, token ratios and standardised advantages. Centered: by the whole "
-    "distribution of the sampler. TOPR, TIS and IS weigh the whole answer, where centering is exact only at weight 1.",
+    "distribution of the sampler. TOPR, TIS and IS weigh the whole completion, where centering is exact only at weight "
+    "1.",
 )

@@ -1,4 +1,4 @@
-"""TOPR, Figure 2: the objective of one response as a function of its ratio, by TOPR and by PPO."""
+"""TOPR, Figure 2: the objective of one completion as a function of its ratio, by TOPR and by PPO."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS_OF_Y = {"positive": (-2, 3), "negative": (-3, 0.2)}
 
 
 def objectives(finished: FinishedRuns = ()) -> Extra:
-    """Compute the objective of a response of one token by its ratio, for R = +1 and R = −1.
+    """Compute the objective of a completion of one token by its ratio, for R = +1 and R = −1.
 
     TOPR (Eq. 11) with a⁺ = 1, b⁺ = 1 + ε, a⁻ = 0, b⁻ = 1, and PPO (Eq. 6), ε = 0.2.
     """

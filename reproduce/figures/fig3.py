@@ -1,4 +1,4 @@
-"""TOPR, Figure 3: correct, incorrect and invalid answers while training."""
+"""TOPR, Figure 3: correct, incorrect and invalid completions while training."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def draw(runs: Runs, extra: Extra) -> Drawing:
     return drawing
 
 
-def halves_invalid_answers(text: str, name: str) -> Callable[[Runs, Extra], Claim]:
-    """That the share of invalid answers goes below half of the base's."""
+def halves_invalid_completions(text: str, name: str) -> Callable[[Runs, Extra], Claim]:
+    """That the share of invalid completions goes below half of the base's."""
 
     def judge(runs: Runs, extra: Extra) -> Claim:
         group = pick(runs, name)
@@ -70,9 +70,9 @@ def halves_invalid_answers(text: str, name: str) -> Callable[[Runs, Extra], Clai
     return judge
 
 
-def halves_no_invalid_answers(name: str) -> Decision:
+def halves_no_invalid_completions(name: str) -> Decision:
     def judge(runs: Runs, extra: Extra) -> Claim:
-        claim = halves_invalid_answers("", name)(runs, extra)
+        claim = halves_invalid_completions("", name)(runs, extra)
         return contrary(f"{name_of(name)} does not", claim)
 
     return judge
@@ -81,14 +81,14 @@ def halves_no_invalid_answers(name: str) -> Decision:
 FIGURE = Figure(
     name="fig3",
     title="Figure 3",
-    claim="Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid answers much rarer.",
+    claim="Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid completions much rarer.",
     experiments=("fig3",),
     draw=draw,
     judge=judge_by(
-        halves_invalid_answers("TOPR leaves less than half of the base's invalid answers", "topr"),
-        halves_no_invalid_answers("naive"),
-        halves_no_invalid_answers("ppo"),
-        halves_no_invalid_answers("dpo"),
+        halves_invalid_completions("TOPR leaves less than half of the base's invalid completions", "topr"),
+        halves_no_invalid_completions("naive"),
+        halves_no_invalid_completions("ppo"),
+        halves_no_invalid_completions("dpo"),
     ),
     note="The black lines are the seeds. 'Much rarer' is less than half of the base's share.",
 )

@@ -81,7 +81,7 @@ FIGURE = Figure(
     name="fig4",
     title="Figure 4",
     claim="Training on negatives as well as positives gives a higher pass@1 and maj@n, leaves fewer problems with few "
-    "correct answers, and almost doubles pass@1 on MATH.",
+    "correct completions, and almost doubles pass@1 on MATH.",
     experiments=("fig4",),
     draw=grid(panels, width=3.0, height=2.7),
     judge=judge_by(

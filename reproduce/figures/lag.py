@@ -1,4 +1,4 @@
-"""Beyond the papers: learning rate and lag of answers; what to do with answers whose lengths decide their age."""
+"""Beyond the papers: learning rate and lag of completions; what to do where lengths decide the age."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ RIVALS = {"GRPO": "grpo", "PPO": "ppo", "DPPO": "dppo_tv", "VESPO": "vespo", "TI
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    labels = {"xlabel": "lag of answers (updates)"}
+    labels = {"xlabel": "lag of completions (updates)"}
     drawn_panels = []
     for name, members in algorithms(runs).items():
         draw_cells = partial(cells, runs=members, key="schedule.lag")
@@ -63,7 +63,7 @@ def topr_above(name: str, rival: str) -> Decision:
 
 
 def costs_more_by_lag(algorithm: str) -> list[Decision]:
-    """Of two cells with similar products of rate and mean age, the older one's answers cost more."""
+    """Of two cells with similar products of rate and mean age, the older one's completions cost more."""
 
     def difference_of_costs(
         slow_new: np.ndarray, slow_old: np.ndarray, fast_new: np.ndarray, fast_old: np.ndarray, base: np.ndarray
@@ -84,19 +84,19 @@ def costs_more_by_lag(algorithm: str) -> list[Decision]:
     return [judge]
 
 
-def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
-    """Which answers are dropped more often for their age, and if what is trained on is shorter than all."""
+def dropped_completions(runs: Runs, extra: Extra) -> list[Claim]:
+    """Which completions are dropped more often for their age, and if what is trained on is shorter than all."""
     dropping, keeping = pick(runs, f"schedule.concurrency=8 {DROP}"), pick(runs, KEEP)
     differences = []
     for drop_record, keep_record in paired_records(dropping, keeping):
         differences.append(trained_length(drop_record) - trained_length(keep_record))
     tokens = [f"{difference:+.1f}" for difference in differences]
     return [
-        dropped_more_often(dropping, "length32", "length16", "answers of 32 to 63 tokens", "those of 16 to 31"),
-        dropped_more_often(dropping, "level5", "level1", "answers to problems of level 5", "of level 1"),
-        dropped_more_often(dropping, "incorrect", "correct", "wrong answers", "right ones"),
+        dropped_more_often(dropping, "length32", "length16", "completions of 32 to 63 tokens", "those of 16 to 31"),
+        dropped_more_often(dropping, "level5", "level1", "completions to problems of level 5", "of level 1"),
+        dropped_more_often(dropping, "incorrect", "correct", "incorrect completions", "correct ones"),
         claim_by_seeds(
-            "the answers that drop trains on are shorter than keep's",
+            "the completions that drop trains on are shorter than keep's",
             differences,
             f"tokens of each seed: {' '.join(tokens)}",
             below,
@@ -105,7 +105,7 @@ def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def dropped_more_often(runs: Runs, kind: str, other_kind: str, name: str, other_name: str) -> Claim:
-    """That a share of dropped answers is above another's, in the last updates."""
+    """That a share of dropped completions is above another's, in the last updates."""
     leads, texts = [], []
     for record in runs:
         share = PERCENT * last_metric(record, f"dropped_share_{kind}")
@@ -117,14 +117,14 @@ def dropped_more_often(runs: Runs, kind: str, other_kind: str, name: str, other_
 
 
 def trained_length(record: Record) -> float:
-    """Mean tokens of the answers that a run trained on."""
+    """Mean tokens of the completions that a run trained on."""
     return float(np.mean(record["metrics"]["sampled_length"]))
 
 
 FIGURE = Figure(
     name="lag",
     title="Beyond the papers: learning rate and age",
-    claim="The same 64 updates on answers that wait for 0 to 64 updates: does learning rate times age decide? And "
+    claim="The same 64 updates on completions that wait for 0 to 64 updates: does learning rate times age decide? And "
     "where lengths decide the age, is it better to keep, drop or wait for what is older than 4 updates?",
     experiments=(
         "lag",
@@ -138,7 +138,7 @@ FIGURE = Figure(
         for_each(algorithms, costs_more_by_lag),
         *(topr_above(name, rival) for name, rival in RIVALS.items()),
         others_end_above(lambda choice: f"ages by lengths: {choice} ends above keep", when_stale, "keep"),
-        dropped_answers,
+        dropped_completions,
     ),
     levels=(algorithms, lags, rates),
     full_words=(),
@@ -164,7 +164,7 @@ FIGURE = Figure(
         "dropped_share_invalid",
         "trainer_idle",
     ),
-    note="Answers are as old as the lag, but in as many first updates only as old as the run: with lag 16 on average "
-    "13.9 updates, with lag 64, where all are drawn at the start, 31.5. All rates of the grid are shown, none is "
-    "chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
+    note="Completions are as old as the lag, but in as many first updates only as old as the run: with lag 16 on "
+    "average 13.9 updates, with lag 64, where all are drawn at the start, 31.5. All rates of the grid are shown, none "
+    "is chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
 )

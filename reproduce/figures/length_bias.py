@@ -1,4 +1,4 @@
-"""Beyond the papers: the length of sampled answers while training, with and without 1/T in the loss."""
+"""Beyond the papers: the length of sampled completions while training, with and without 1/T in the loss."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,14 +21,18 @@ from reproduce.selection import Record, Runs, pick
 
 KEY = "algo.length_normalize"
 with_and_without = crossed(algorithms, by_choice({"with 1/T": [f"{KEY}=null"], "without 1/T": [f"{KEY}=false"]}))
-LENGTHS = {"length": "answers", "length_correct": "correct answers", "length_incorrect": "incorrect answers"}
+LENGTHS = {
+    "length": "completions",
+    "length_correct": "correct completions",
+    "length_incorrect": "incorrect completions",
+}
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     tokens = partial(metric, groups=with_and_without(runs), part="lengths")
     labels = {"ylabel": "tokens"}
     return [
-        Panel(partial(tokens, name="length"), "all sampled answers", labels=labels),
+        Panel(partial(tokens, name="length"), "all sampled completions", labels=labels),
         Panel(
             partial(tokens, name="length_correct"),
             "correct ones",
@@ -39,19 +43,19 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     ]
 
 
-def shorter_answers(algorithm: str) -> Decision:
+def shorter_completions(algorithm: str) -> Decision:
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         divided, undivided = pick(runs, f"{KEY}=null"), pick(runs, f"{KEY}=false")
         claims = []
-        for name, answers in LENGTHS.items():
+        for name, completions in LENGTHS.items():
             differences = []
             for record, undivided_record in paired_records(divided, undivided):
                 differences.append(final_length(record, name) - final_length(undivided_record, name))
-            claims.append(shorter(f"{algorithm}: {answers} end shorter with 1/T than without", differences))
+            claims.append(shorter(f"{algorithm}: {completions} end shorter with 1/T than without", differences))
         changes = []
         for record in divided:
             changes.append(final_length(record, "length") - record["lengths"]["length"][0])
-        claims.append(shorter(f"{algorithm} with 1/T: answers end shorter than the base's", changes))
+        claims.append(shorter(f"{algorithm} with 1/T: completions end shorter than the base's", changes))
         return claims
 
     return judge
@@ -64,21 +68,21 @@ def final_length(record: Record, name: str) -> float:
 
 def claims_about(algorithm: str) -> list[Decision]:
     return [
-        shorter_answers(algorithm),
+        shorter_completions(algorithm),
         ends_above(f"{algorithm}: pass@1 ends higher without 1/T than with", f"{KEY}=false", f"{KEY}=null"),
     ]
 
 
 def shorter(text: str, differences: Sequence[float]) -> Claim:
-    """That answers are shorter, by the difference of each seed in tokens."""
+    """That completions are shorter, by the difference of each seed in tokens."""
     tokens = [f"{difference:+.1f}" for difference in differences]
     return claim_by_seeds(text, differences, f"tokens of each seed: {' '.join(tokens)}", below)
 
 
 FIGURE = Figure(
     name="length_bias",
-    title="Beyond the papers: the length of answers",
-    claim="Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
+    title="Beyond the papers: the length of completions",
+    claim="Does dividing the loss by the length of a completion, as TOPR does, make completions shorter?",
     experiments=("length_bias",),
     draw=grid(panels, rows=everything, width=3.8),
     judge=judge_by(for_each(algorithms, claims_about)),
@@ -87,6 +91,6 @@ FIGURE = Figure(
     only_full=True,
     names_models=True,
     metrics=("length",),
-    note="All at 3e-4. Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean "
-    "that the careful way of working took the place of the terse one.",
+    note="All at 3e-4. Mean tokens of the completions to the first 50 test problems, 22 turns. Longer completions can "
+    "mean that the careful way of working took the place of the terse one.",
 )

@@ -1,4 +1,4 @@
-"""Beyond the papers: which tokens a policy gradient should drop, by the age of answers and by the sampler's top-k."""
+"""Beyond the papers: which tokens to drop in a policy gradient, by the age of completions and the sampler's top-k."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     return [
         Panel(draw_short, "GSM8K-like", base=short, legend=legend, labels=labels),
         Panel(draw_long, "stories of 10 turns", base=long, legend=legend, labels=labels),
-        Panel(draw_top_2, "GSM8K-like, top-k 2, new answers", base=top_2),
+        Panel(draw_top_2, "GSM8K-like, top-k 2, new completions", base=top_2),
     ]
 
 
@@ -54,9 +54,9 @@ def against_none(staleness: str) -> list[Decision]:
 FIGURE = Figure(
     name="masks",
     title="Beyond the papers: which tokens to drop",
-    claim="One policy gradient with the ratio of each token, the same 64 updates on answers up to 1, 8 or 64 updates "
-    "old: does it help to drop tokens or answers on which the policy has moved? And where the sampler draws of the two "
-    "best tokens?",
+    claim="One policy gradient with the ratio of each token, the same 64 updates on completions up to 1, 8 or 64 "
+    "updates old: does it help to drop tokens or completions on which the policy has moved? And where the sampler "
+    "draws of the two best tokens?",
     experiments=(
         "masks schedule.updates=1,8,64",
         "masks algo.rule=ppo algo.b_pos=1.2 algo.a_neg=0.8 learning_rates.loss=policy_gradient_ppo",
@@ -88,8 +88,8 @@ FIGURE = Figure(
     metrics=("ess",),
     note="Rates were chosen for each mask, model and staleness by seeds 100 and 101, which are not among those "
     "reported (`python -m reproduce.rates masks`). All masks have the advantage reward minus the group's mean, summed "
-    "over tokens, and 4 whole groups of 8 in an update. With new answers after every update they are one loss: run "
-    "once. Top-k 2: unknown takes training's log-probabilities for μ, the others know what the sampler drew with; "
+    "over tokens, and 4 whole groups of 8 in an update. With new completions after every update they are one loss: "
+    "run once. Top-k 2: unknown takes training's log-probabilities for μ, the others know what the sampler drew with; "
     "renormalised: π is, too, over the two; corrected: π/π_old times π_old/μ up to 2; IcePop: without tokens with "
     "π_old/μ outside [0.5, 5].",
 )

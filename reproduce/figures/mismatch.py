@@ -63,6 +63,6 @@ FIGURE = Figure(
     only_full=True,
     names_models=True,
     metrics=("ess", "sampler_kl_token"),
-    note="New answers after every update, at each loss's rate without rounding. None: `mu=scored`. TIS: π/π_old, "
+    note="New completions after every update, at each loss's rate without rounding. None: `mu=scored`. TIS: π/π_old, "
     "times π_old/μ up to 2; decoupled: without that cap. IcePop: π/μ without tokens whose π_old/μ is outside [0.5, 5].",
 )

@@ -1,4 +1,4 @@
-"""Beyond the papers: the ratio of a whole answer by the nats that it holds."""
+"""Beyond the papers: the ratio of a whole completion by the nats that it holds."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     draw_rivals = partial(by_nats, groups=by_choice(RIVALS)(runs))
     draw_sizes = partial(by_nats, groups=losses(runs), number=effective_size)
     legend = legend_below(3)
-    labels = {"xlabel": "nats an answer"}
+    labels = {"xlabel": "nats a completion"}
     size_labels = labels | {"ylabel": "effective sample size (%)"}
     return [
         Panel(draw_ratios, "TOPR by its ratios", legend=legend, labels=labels),
@@ -51,8 +51,8 @@ def few_against_many(loss: str) -> list[Decision]:
 FIGURE = Figure(
     name="nats",
     title="Beyond the papers: how many nats",
-    claim="Does the ratio of a whole answer degrade with the nats that it holds? Up to how many does it work, and what "
-    "is better beyond?",
+    claim="Does the ratio of a whole completion degrade with the nats that it holds? Up to how many does it work, and "
+    "what is better beyond?",
     experiments=(
         "nats",
         "nats algo=topr algo.ratio=token learning_rates.loss=topr_token_ratio",
@@ -66,7 +66,7 @@ FIGURE = Figure(
     only_full=True,
     names_models=True,
     metrics=("ess", "nats"),
-    note="Stories of 22 turns, one epoch on 1,600 fixed completions; with k wordings a turn an answer has 22 log k "
-    "nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported "
-    "(`python -m reproduce.rates nats`). The ratios that the effective sample size is of are of whole answers.",
+    note="Stories of 22 turns, one epoch on 1,600 fixed completions; with k wordings a turn a completion has 22 log "
+    "k nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported "
+    "(`python -m reproduce.rates nats`). The ratios that the effective sample size is of are of whole completions.",
 )

@@ -1,4 +1,4 @@
-"""Beyond the papers: the ratio of the whole answer, of each token, and its geometric mean."""
+"""Beyond the papers: the ratio of the whole completion, of each token, and its geometric mean."""
 
 from functools import partial
 
@@ -22,15 +22,15 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     return panels_of_algorithms
 
 
-def sequence_is_best(algorithm: str) -> list[Decision]:
+def completion_is_best(algorithm: str) -> list[Decision]:
     return [
         ends_above(
-            f"{algorithm}, each at its best rate of the grid: the sequence's ratio ends above the token one",
+            f"{algorithm}, each at its best rate of the grid: the completion's ratio ends above each token's",
             f"{BEST} {SEQUENCE}",
             f"{BEST} {TOKEN}",
         ),
         ends_above(
-            f"{algorithm}, each at its best rate of the grid: the sequence's ratio ends above the geometric one",
+            f"{algorithm}, each at its best rate of the grid: the completion's ratio ends above the geometric mean",
             f"{BEST} {SEQUENCE}",
             f"{BEST} {GEOMETRIC}",
         ),
@@ -43,7 +43,7 @@ FIGURE = Figure(
     claim="Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
     experiments=("ratio",),
     draw=grid(panels, width=3.2),
-    judge=judge_by(for_each(algorithms, sequence_is_best)),
+    judge=judge_by(for_each(algorithms, completion_is_best)),
     levels=(algorithms, ratios, rates),
     full_words=(BOTH_BASES,),
     only_full=True,

@@ -1,4 +1,4 @@
-"""Beyond the papers: how stale answers may be, each loss at the rate that was chosen for it at that staleness."""
+"""Beyond the papers: how stale completions may be, each loss at the rate that was chosen for it at that staleness."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UPDATES = "schedule.updates"
-# With new answers after every update losses are one: the runs of a second choice are those of the first name, too.
+# With new completions after every update losses are one: the runs of a second choice are those of the first name, too.
 TOPR = "topr algo.length_normalize=null algo.b_neg=null"
 FRESH_TOPR = f"{TOPR} {UPDATES}=1"
 FRESH_GRPO = f"grpo {UPDATES}=1"
 FRESH_GSPO = f"gspo algo.eps_low=null {UPDATES}=1"
-LOSSES_OF_ANSWERS = {
+LOSSES_OF_COMPLETIONS = {
     "TOPR": [TOPR],
     "TOPR, negatives to 5": ["topr algo.b_pos=null algo.b_neg=5", FRESH_TOPR],
     "TOPR, 0.2 to 5": ["topr algo.b_pos=5 algo.b_neg=5", FRESH_TOPR],
@@ -45,10 +45,10 @@ LOSSES_OF_GROUPS = {
     "VESPO": ["vespo algo.c1_pos=null"],
     "VESPO, a quarter": ["vespo algo.c1_pos=0.5", f"vespo algo.c1_pos=null {UPDATES}=1"],
 }
-losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_ANSWERS)
+losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_COMPLETIONS)
 # TIS, PPO and other limits would compare the three fresh runs of TOPR again.
-COMPARED_ANSWERS = {name: LOSSES_OF_ANSWERS[name] for name in ("TOPR", "TOPR, without 1/T")}
-losses_with_fresh_runs = by_choice(LOSSES_OF_GROUPS | COMPARED_ANSWERS)
+COMPARED_LOSSES = {name: LOSSES_OF_COMPLETIONS[name] for name in ("TOPR", "TOPR, without 1/T")}
+losses_with_fresh_runs = by_choice(LOSSES_OF_GROUPS | COMPARED_LOSSES)
 losses_after_8 = by_choice({name: LOSSES_OF_GROUPS[name] for name in ("GRPO", "CISPO", "VESPO")})
 stale_updates = by_setting(UPDATES, "{} updates", only=(8, 64))
 WIDENED = {
@@ -62,14 +62,14 @@ WIDENED = {
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     """Above the reported seeds, below those that chose the rates."""
     by_updates = partial(against, key=UPDATES, shift=0.05)
-    draw_answers = partial(by_updates, groups=by_choice(LOSSES_OF_ANSWERS)(runs))
+    draw_completions = partial(by_updates, groups=by_choice(LOSSES_OF_COMPLETIONS)(runs))
     draw_groups = partial(by_updates, groups=by_choice(LOSSES_OF_GROUPS)(runs))
     draw_sizes = partial(by_updates, groups=losses(runs), number=effective_size)
     legend = legend_below(2)
     labels = {"xlabel": "updates before sampling again"}
     size_labels = labels | {"ylabel": "effective sample size (%)"}
     return [
-        Panel(draw_answers, "losses of single answers", base=runs, legend=legend, labels=labels),
+        Panel(draw_completions, "losses of single completions", base=runs, legend=legend, labels=labels),
         Panel(draw_groups, "losses of whole groups", base=runs, legend=legend, labels=labels),
         Panel(draw_sizes, "of the ratios in the last updates", legend=legend_below(3), labels=size_labels),
         tried_panel(runs, "tiny_long_10_turns_1_updates", "the seeds that chose the rates, 1 update"),
@@ -118,8 +118,8 @@ def wider_is_better(loss: str) -> Decision:
 FIGURE = Figure(
     name="staleness_by_rate",
     title="Beyond the papers: staleness, each loss at its rate for it",
-    claim="The same 64 updates on answers of about 110 tokens, sampled anew after every 1, 8 or 64 of them, each loss "
-    "at the rate that was chosen for it at that staleness: which ones need fresh answers?",
+    claim="The same 64 updates on completions of about 110 tokens, sampled anew after every 1, 8 or 64 of them, each "
+    "loss at the rate that was chosen for it at that staleness: which ones need fresh completions?",
     experiments=(
         "staleness_by_rate",
         "staleness_by_rate algo.length_normalize=false learning_rates.loss=topr_undivided schedule.updates=1,64",
@@ -153,8 +153,8 @@ FIGURE = Figure(
     metrics=("ess",),
     note="Stories of 10 turns. Rates were chosen for each loss and staleness by seeds 100 and 101, which are not among "
     "those reported, on validation problems (below; `python -m reproduce.rates staleness_by_rate`). A batch of fresh "
-    "and one of stale answers hold equally many problems: 32 with an answer each, or 4 whole groups of 8. With new "
-    "answers after every update TOPR, TIS and PPO are one loss, so are GRPO, CISPO and M2PO, so are GSPO and SAPO: run "
-    "once there, and drawn for each; so is a loss with other limits. A single claim rests on the three fresh runs of "
-    "TOPR, TIS and PPO. A quarter: of all four of VESPO's exponents.",
+    "and one of stale completions hold equally many problems: 32 with a completion each, or 4 whole groups of 8. With "
+    "new completions after every update TOPR, TIS and PPO are one loss, so are GRPO, CISPO and M2PO, so are GSPO and "
+    "SAPO: run once there, and drawn for each; so is a loss with other limits. A single claim rests on the three fresh "
+    "runs of TOPR, TIS and PPO. A quarter: of all four of VESPO's exponents.",
 )

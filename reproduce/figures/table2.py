@@ -83,7 +83,7 @@ def judge(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def more_balanced(run_scores: list[VerifierScores]) -> Claim:
-    """It also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
+    """It also gains where each verdict counts half: most solutions are incorrect, and 'incorrect' is easily said."""
     base_levels = [balanced_accuracy(run["before"]) for run in run_scores]
     final_levels = [balanced_accuracy(run["after"]) for run in run_scores]
     text = "and in balanced accuracy (the mean over correct and over incorrect solutions)"
@@ -123,7 +123,7 @@ FIGURE = Figure(
     name="table2",
     title="Table 2",
     claim="Trained with TOPR, a generative verifier becomes far more accurate, hardly ever leaves its verdict "
-    "unreadable, and weighs the votes of solutions so that more answers are right.",
+    "unreadable, and weighs the votes of solutions so that more answers are correct.",
     experiments=("table2",),
     draw=grid(panels, width=3.0),
     judge=judge_by(judge),
@@ -132,6 +132,6 @@ FIGURE = Figure(
     compute_extra=compute_tallies,
     columns=("pass@1", "invalid"),
     note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions; in the "
-    "picture the intervals are bootstraps over problems. Most solutions are wrong, so that a verifier which always "
+    "picture the intervals are bootstraps over problems. Most solutions are incorrect, so that a verifier which always "
     "says so is right more often than half of the time: see the balanced accuracy.",
 )

@@ -19,7 +19,7 @@ from reproduce.panels import PERCENT, Panel, bars, grid, project_style, save_pic
 from reproduce.real.plan import MODEL, SHARES
 from reproduce.selection import Record, Runs
 
-RUINED = 0.1  # more of the answers are invalid than before
+RUINED = 0.1  # more of the completions are invalid than before
 OWN_SHARE = f"topr {EFFECTIVE}=null"
 CHOICES = {f"p̃ = {share:g}": [f"{EFFECTIVE}={share:g}"] for share in SHARES if share is not None}
 shares = by_choice({"c = 0": [f"{EFFECTIVE}=null"], **CHOICES})
@@ -28,7 +28,7 @@ shares = by_choice({"c = 0": [f"{EFFECTIVE}=null"], **CHOICES})
 def decisions_at(share: float) -> list[Decision]:
     """Decide whether TOPR at an effective proportion stays valid and ends above c = 0."""
     group = f"topr {EFFECTIVE}={share:g}"
-    text = f"p̃ = {share:g}: at most {PERCENT * RUINED:.0f} points more of its answers are invalid than before"
+    text = f"p̃ = {share:g}: at most {PERCENT * RUINED:.0f} points more of its completions are invalid than before"
     return [
         ends_above(text, group, metric="invalid", limit=RUINED, rule=below),
         ends_above(f"p̃ = {share:g}: TOPR's pass@1 ends above that of c = 0", group, OWN_SHARE),
@@ -43,12 +43,12 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 FIGURE = Figure(
     name="real",
     title="A real model",
-    claim="Where few completions are right, c = 0 ruins TOPR, too: invalid answers take over. An effective proportion "
-    "of positives of 0.1 to 0.2 prevents it.",
+    claim="Where few completions are correct, c = 0 ruins TOPR, too: invalid completions take over. An effective "
+    "proportion of positives of 0.1 to 0.2 prevents it.",
     experiments=("real",),
     draw=grid(panels, width=5.5),
     judge=judge_by(
-        ends_above("c = 0: more of TOPR's answers are invalid than before", OWN_SHARE, metric="invalid"),
+        ends_above("c = 0: more of TOPR's completions are invalid than before", OWN_SHARE, metric="invalid"),
         *decisions_at(0.1),
         *decisions_at(0.2),
     ),
@@ -70,8 +70,8 @@ def write_outcome(imitation: Record | None, cell_records: Sequence[Record], plan
     lines += [f"{len(cell_records)} of {plural(planned_count, 'run')} ended.", ""]
     lines += [f"**Stated before any run**: {FIGURE.claim}", ""]
     if runs:
-        lines += [*list_claims(runs), "", *number_table(FIGURE, runs), "", *answers_table(runs), ""]
-        lines += ["![pass@1 and invalid answers of each loss](real.png)", ""]
+        lines += [*list_claims(runs), "", *number_table(FIGURE, runs), "", *lengths_table(runs), ""]
+        lines += ["![pass@1 and invalid completions of each loss](real.png)", ""]
         with project_style():
             save_picture(FIGURE.draw(runs, {}), folder / "real.png")
     lines += not_finite_note(cell_records)
@@ -119,21 +119,25 @@ def imitation_table(imitation: Record) -> list[str]:
     lines = ["| | pass@1 | invalid | tokens | cut off, % |", "|---|---|---|---|---|"]
     for name, stage in (("as it came", "base"), ("after the imitation", "final")):
         shares_of_stage = [runs.interval(column, stage).percent() for column in ("pass@1", "invalid")]
-        lines.append(f"| {name} | {' | '.join(shares_of_stage)} | {answer_cells(runs, stage)} |")
+        lines.append(f"| {name} | {' | '.join(shares_of_stage)} | {length_cells(runs, stage)} |")
     return lines
 
 
-def answers_table(runs: Runs) -> list[str]:
-    """Lengths of the answers after training and how many were cut off, as means over seeds."""
-    lines = ["| answers | tokens | cut off, % |", "|---|---|---|", f"| base | {answer_cells(Runs(runs[:1]), 'base')} |"]
+def lengths_table(runs: Runs) -> list[str]:
+    """Lengths of the completions after training and how many were cut off, as means over seeds."""
+    lines = [
+        "| completions | tokens | cut off, % |",
+        "|---|---|---|",
+        f"| base | {length_cells(Runs(runs[:1]), 'base')} |",
+    ]
     for name, group in group_by(runs, *FIGURE.levels).items():
         if group:
-            lines.append(f"| {name} | {answer_cells(group, 'final')} |")
+            lines.append(f"| {name} | {length_cells(group, 'final')} |")
     return lines
 
 
-def answer_cells(runs: Runs, stage: str) -> str:
-    answers = [record["answers"][stage] for record in runs]
-    length = np.mean([answer["length"] for answer in answers])
-    truncated = PERCENT * np.mean([answer["truncated_share"] for answer in answers])
+def length_cells(runs: Runs, stage: str) -> str:
+    figures = [record["answers"][stage] for record in runs]
+    length = np.mean([run_figures["length"] for run_figures in figures])
+    truncated = PERCENT * np.mean([run_figures["truncated_share"] for run_figures in figures])
     return f"{length:.0f} | {truncated:.1f}"

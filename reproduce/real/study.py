@@ -18,7 +18,7 @@ from topr_exp import Config, ConfigError, Job, TOPRError, plan_runs, run_sweep, 
 from topr_exp.report import read_run
 
 METRICS = ("loss", "grad_norm", "ess")
-ANSWERS = (*records.LENGTHS, "truncated_share")
+LENGTH_FIGURES = (*records.LENGTHS, "truncated_share")
 
 
 class Study:
@@ -120,7 +120,7 @@ class Study:
         settings = records.identifying_settings(job.config)
         record: Record | None = None
         if is_finished(folder):
-            record = records.extract(folder, METRICS) | {"answers": read_answers(folder)}
+            record = records.extract(folder, METRICS) | {"answers": read_lengths(folder)}
         elif not is_imitation:
             record = failed_record(folder, settings)
         if record is None:
@@ -139,11 +139,11 @@ class Study:
         print(f"wrote {page}", flush=True)
 
 
-def read_answers(folder: Path) -> dict[str, Any]:
-    """The lengths of a run's answers before and after and the share that was cut off, and that of what it sampled."""
+def read_lengths(folder: Path) -> dict[str, Any]:
+    """Lengths of a run's completions before and after, and the share cut off, of them and of what it sampled."""
     run = read_run(folder)
     sampled_share = run.summary_number("truncated_share")
-    answers: dict[str, Any] = {"sampled": {"truncated_share": records.rounded(sampled_share)}}
+    lengths: dict[str, Any] = {"sampled": {"truncated_share": records.rounded(sampled_share)}}
     for stage in ("base", "final"):
-        answers[stage] = {name: records.rounded(run.summary_number(stage, name)) for name in ANSWERS}
-    return answers
+        lengths[stage] = {name: records.rounded(run.summary_number(stage, name)) for name in LENGTH_FIGURES}
+    return lengths

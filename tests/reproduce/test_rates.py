@@ -169,7 +169,7 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge():
             assert missing_rates <= set(HALF_STEPS), "they were chosen before steps were halved"
 
 
-def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss():
+def test_runs_on_long_completions_have_the_rate_of_their_staleness_and_loss():
     conf = read_rates()
     figure = figure_named("staleness_by_rate")
 

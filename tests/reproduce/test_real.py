@@ -131,7 +131,7 @@ def test_generated_problems_have_no_solutions_to_imitate(tmp_path):
 
 
 def page_of(folder, invalid_of_share):
-    """The page of made-up runs of TOPR, with these percentages of invalid answers by p̃; None: that of c = 0."""
+    """The page of made-up runs of TOPR, with these percentages of invalid completions by p̃; None: that of c = 0."""
     answers = {"length": 100.0, "truncated_share": 0.25}
     cell_records = []
     for share, invalid in invalid_of_share.items():
@@ -149,8 +149,8 @@ def test_the_hypothesis_is_decided_by_the_records(tmp_path):
 
     assert "9 of 51 runs ended." in as_expected
     assert as_expected.count("*shown*") == 5
-    assert "c = 0: more of TOPR's answers are invalid than before: *reversed*" in otherwise
-    assert "p̃ = 0.1: at most 10 points more of its answers are invalid than before: *reversed*" in otherwise
+    assert "c = 0: more of TOPR's completions are invalid than before: *reversed*" in otherwise
+    assert "p̃ = 0.1: at most 10 points more of its completions are invalid than before: *reversed*" in otherwise
     assert "| TOPR, c = 0 | 100 | 25.0 |" in as_expected
 
 

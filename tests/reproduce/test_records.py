@@ -34,7 +34,7 @@ def stored_rows(table):
 
 
 def vote_score(verdicts):
-    """The thousandths of the most frequent answers that are right."""
+    """The thousandths of the most frequent answers that are correct."""
     votes = [(VERDICTS.index(row["verdict"]), row["class"]) for row in verdicts]
     return round(1000 * by_hand.majority(votes))
 

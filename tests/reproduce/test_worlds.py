@@ -26,8 +26,8 @@ class World:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def invalid_answers(**levels):
-    """Groups with these shares of invalid answers; the base's is 20 %."""
+def invalid_completions(**levels):
+    """Groups with these shares of invalid completions; the base's is 20 %."""
     return [group(algo, 60, invalid=level) for algo, level in levels.items()]
 
 
@@ -54,8 +54,8 @@ WORLDS = [
         [group("naive", 18, seeds=SIX_SEEDS), group("ppo", 54), group("dpo", 50), group("topr", 70)],
         {"TOPR ends above": TRUE},
     ),
-    World("fig3", TRUE, invalid_answers(topr=7, naive=19, ppo=14, dpo=14)),
-    World("fig3", FALSE, invalid_answers(topr=14, naive=7, ppo=7, dpo=1)),
+    World("fig3", TRUE, invalid_completions(topr=7, naive=19, ppo=14, dpo=14)),
+    World("fig3", FALSE, invalid_completions(topr=14, naive=7, ppo=7, dpo=1)),
     World("agro_kl", TRUE, AGRO_ABOVE, {"on-policy": OPEN}, distances(AGRO_ABOVE, lambda beta: 1 / (5 * beta))),
     World("agro_kl", FALSE, AGRO_BELOW, {"on-policy": OPEN}, distances(AGRO_BELOW, lambda beta: 5 * beta)),
 ]
