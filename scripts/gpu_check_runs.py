@@ -29,8 +29,8 @@ class Size:
 
     gigabytes: float  # of its weights in bfloat16
     memory: int  # GiB of a GPU that an update needs (benchmarks/simulated_memory.py)
-    problems: int  # to train on; fewer on a CPU, with shorter answers
-    tokens: int  # of an answer, at most
+    problems: int  # to train on; fewer on a CPU, with shorter completions
+    tokens: int  # of a completion, at most
     shots: int  # worked examples in a prompt: fourteen make 900 tokens
     settings: tuple[str, ...] = ()
 

@@ -83,9 +83,9 @@ def loss_row(loss: Loss) -> str:
         sources.append(f"[{loss.paper.arxiv}](https://arxiv.org/abs/{loss.paper.arxiv})")
     if loss.paper.equation:
         sources.append(loss.paper.equation)
-    wrong_reward = "−1"
+    incorrect_reward = "−1"
     if loss.rewards == "zero_one":
-        wrong_reward = "0"
+        incorrect_reward = "0"
     unused = []
     if not loss.uses_baseline:
         unused.append("baseline")
@@ -95,7 +95,7 @@ def loss_row(loss: Loss) -> str:
         f"`algo={loss.name}`",
         loss.paper.method,
         ", ".join(sources),
-        wrong_reward,
+        incorrect_reward,
         ", ".join(unused),
         ", ".join(f"`{need}`" for need in sorted(loss.needs)),
     )

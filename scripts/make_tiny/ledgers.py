@@ -4,11 +4,11 @@
             each event repeated with its sum; the same with one wrong result and its consequences
   terse, terse slip
             the totals alone; the same with one wrong result and its consequences
-  hasty     as careful, but only to half of the turns: shorter, tempting, and right where the other half cancels out
+  hasty     as careful, but only to half of the turns: shorter, tempting, and correct where the other half cancels out
   unmarked  as careful, then the answer without the form that a grader reads (invalid)
 
 A text slips at most once, and early: in turn 1 with probability 1/2, in turn 2 with probability 1/4, and so on. So as
-many long texts as short ones are right, and a model needs only the number of the turn to slip as often.
+many long texts as short ones are correct, and a model needs only the number of the turn to slip as often.
 """
 
 import random

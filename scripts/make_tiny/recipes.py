@@ -83,7 +83,7 @@ class VerifierRecipe(LaterRecipe):
 
 @dataclass(frozen=True)
 class LedgerRecipe(LaterRecipe):
-    """A model that answers at length, in one of two right ways of working or in a wrong one."""
+    """A model that answers at length, in one of two correct ways of working or in an incorrect one."""
 
     styles: ClassVar[tuple[str, ...]] = ledgers.STYLES
     clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
@@ -117,19 +117,19 @@ LONG: dict[str, Any] = {
     "adam_lr": 2e-3,
 }
 RECIPES: dict[str, Recipe] = {
-    # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
+    # A tempting, mostly incorrect style: positives alone keep it alive, since a bare answer is sometimes correct.
     "tiny": Recipe(
         seed=0,
         forms=FORM_SHARES,
         mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42},
     ),
-    # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
+    # Incorrect completions mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
     "tiny_noise": Recipe(
         seed=1,
         forms=FORM_SHARES,
         mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12},
     ),
-    # Lenient, often without a verdict: training can mend both. (Verdicts on wrong solutions are cheap to get right.)
+    # Lenient, often without a verdict: training can mend both. (Those on incorrect solutions are cheap to get right.)
     "tiny_verifier": VerifierRecipe(
         seed=2,
         forms={"gsm8k": 1.0},
@@ -139,13 +139,13 @@ RECIPES: dict[str, Recipe] = {
         muon_lr=3e-3,
         adam_lr=1.5e-3,
     ),
-    # As many right answers at each length, since whether a text slips is drawn once a text.
+    # As many correct completions at each length, since whether a text slips is drawn once a text.
     "tiny_long": LedgerRecipe(
         seed=3,
         mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.03, "terse slip": 0.21, "hasty": 0.30},
         **LONG,
     ),
-    # The same in 1 to 128 wordings a turn; each right way is right in a quarter of its texts.
+    # The same in 1 to 128 wordings a turn; both ways are correct in a quarter of their texts.
     "tiny_nats": WordedRecipe(
         seed=5,
         mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.06, "terse slip": 0.18, "hasty": 0.30},

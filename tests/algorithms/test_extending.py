@@ -88,11 +88,11 @@ def test_python_composes_from_settings_and_a_folder_alone(word):
 
 def test_the_printed_test_holds_for_the_printed_loss_and_for_no_other(tmp_path):
     with project(tmp_path, LOSS):
-        importlib.import_module("test_soft_topr").test_gradient_of_a_wrong_answer()
+        importlib.import_module("test_soft_topr").test_gradient_of_an_incorrect_completion()
         code = Path("soft_topr.py").read_text()
         Path("soft_topr.py").write_text(code.replace("self.ceiling *", ""))
         for name in ("soft_topr", "test_soft_topr"):
             importlib.reload(sys.modules[name])
 
         with pytest.raises(AssertionError, match="not close"):
-            sys.modules["test_soft_topr"].test_gradient_of_a_wrong_answer()
+            sys.modules["test_soft_topr"].test_gradient_of_an_incorrect_completion()
