@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reproduce.jobs import Request
     from topr_exp import Job
 
-HEAD = """# Learning rates for optim.lr, by place (a model; for long answers also the setting) and loss.
+HEAD = """# Learning rates for optim.lr, by place (a model; for long completions also the setting) and loss.
 # `python -m reproduce.rates FIGURE` chooses them by the higher mean on validation problems of seeds 100 and 101, which
 # no figure reports; docs/results/rates.yaml has what was tried. 3e-6 and 3e-3 are the ends of the grid. A loss without
 # an entry there needs optim.lr in the papers' experiments (experiment=paper and those on it).

@@ -31,7 +31,7 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     summary = run(config)
 
     printed = "".join(capsys.readouterr())
-    for text in ("R           correct: > 0 100 %; incorrect: < 0 100 %", "[ ]: 95 % over", str(folder)):
+    for text in ("R           positives: > 0 100 %; negatives: < 0 100 %", "[ ]: 95 % over", str(folder)):
         assert text in printed
     assert names_in(folder) >= FILES
     assert summary == read_json(folder / "summary.json")

@@ -116,9 +116,9 @@ def training_set(is_correct, kind="pm1", rewards=None, baseline=None, effective=
 
 # Kind of rewards | rewards | c | the row of R | what a line warns of
 SIGNS = """
-"pm1" | None | 0.3 | "correct: > 0 100 %; incorrect: < 0 100 %" | ""
-"zero_one" | None | 0.0 | "correct: > 0 100 %; incorrect: = 0 100 %" | "topr learns nothing from 100 % of the incorrect completions"
-"graded" | [1, 0.9, 0.3, 0, 0] | 0.0 | "correct: > 0 100 %; incorrect: > 0 33.3 %, = 0 66.7 %" | "topr makes 33.3 % of the incorrect completions likelier and topr learns nothing from 66.7 % of the incorrect completions"
+"pm1" | None | 0.3 | "positives: > 0 100 %; negatives: < 0 100 %" | ""
+"zero_one" | None | 0.0 | "positives: > 0 100 %; negatives: = 0 100 %" | "topr learns nothing from 100 % of the negatives"
+"graded" | [1, 0.9, 0.3, 0, 0] | 0.0 | "positives: > 0 100 %; negatives: > 0 33.3 %, = 0 66.7 %" | "topr makes 33.3 % of the negatives likelier and topr learns nothing from 66.7 % of the negatives"
 """  # noqa: E501
 
 

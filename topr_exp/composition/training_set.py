@@ -84,10 +84,10 @@ class TrainingSet:
     # ---- the sign and the weight of rewards
 
     def sign_shares(self) -> dict[str, SignShares]:
-        """Count the signs of R = R0 − c, as shares of the correct and of the incorrect examples, if there are any."""
-        correct_rewards, incorrect_rewards = self.rewards_by_verdict()
+        """Count the signs of R = R0 − c, as shares of the positives and of the negatives, if there are any."""
+        rewards_of_positives, rewards_of_negatives = self.rewards_by_verdict()
         shares = {}
-        for kind, rewards in (("correct", correct_rewards), ("incorrect", incorrect_rewards)):
+        for kind, rewards in (("positives", rewards_of_positives), ("negatives", rewards_of_negatives)):
             if len(rewards):
                 centered_rewards = rewards - self.baseline
                 shares[kind] = SignShares(
@@ -98,23 +98,23 @@ class TrainingSet:
         return shares
 
     def rewards_by_verdict(self) -> tuple[Rewards, Rewards]:
-        """Return R0 of the correct examples, and of the incorrect ones."""
+        """Return R0 of the positives (correct examples), and of the negatives (all others)."""
         rows = self.examples.ravel()
         rewards = self.reward[rows]
         is_correct = self.completions.is_correct[rows]
         return rewards[is_correct], rewards[~is_correct]
 
     def reward_values(self) -> tuple[float, float] | None:
-        """Return R0 of correct and of incorrect examples; None unless each has one value, the correct the larger."""
-        correct_rewards, incorrect_rewards = self.rewards_by_verdict()
-        correct_values = np.unique(correct_rewards).tolist()
-        incorrect_values = np.unique(incorrect_rewards).tolist()
-        if len(correct_values) != 1 or len(incorrect_values) != 1:
+        """Return R0 of positives and of negatives; None unless each has one value, the positives the larger."""
+        rewards_of_positives, rewards_of_negatives = self.rewards_by_verdict()
+        values_of_positives = np.unique(rewards_of_positives).tolist()
+        values_of_negatives = np.unique(rewards_of_negatives).tolist()
+        if len(values_of_positives) != 1 or len(values_of_negatives) != 1:
             return None
-        correct_reward = correct_values[0]
-        incorrect_reward = incorrect_values[0]
-        if correct_reward > incorrect_reward:
-            return correct_reward, incorrect_reward
+        reward_of_positives = values_of_positives[0]
+        reward_of_negatives = values_of_negatives[0]
+        if reward_of_positives > reward_of_negatives:
+            return reward_of_positives, reward_of_negatives
         return None
 
     def weight_of_positives(self) -> float | None:
@@ -128,20 +128,20 @@ class TrainingSet:
         values = self.reward_values()
         if values is None:
             return None
-        correct_reward, incorrect_reward = values
-        if not incorrect_reward <= self.baseline <= correct_reward:
+        reward_of_positives, reward_of_negatives = values
+        if not reward_of_negatives <= self.baseline <= reward_of_positives:
             return None
-        positive_weight = p * (correct_reward - self.baseline)
-        negative_weight = (1 - p) * (self.baseline - incorrect_reward)
+        positive_weight = p * (reward_of_positives - self.baseline)
+        negative_weight = (1 - p) * (self.baseline - reward_of_negatives)
         return positive_weight / (positive_weight + negative_weight)
 
     def baseline_of(self, effective: float) -> float:
         """Solve for the c that gives correct examples this share of the weight, by the set's two rewards."""
         values = self.reward_values()
         assert values is not None, "weight_of_positives is None for other rewards"
-        correct_reward, incorrect_reward = values
-        middle = (correct_reward + incorrect_reward) / 2
-        half_distance = (correct_reward - incorrect_reward) / 2
+        reward_of_positives, reward_of_negatives = values
+        middle = (reward_of_positives + reward_of_negatives) / 2
+        half_distance = (reward_of_positives - reward_of_negatives) / 2
         baseline_of_signs = baseline_for(self.description["positive_share"], effective)  # for rewards of 1 and −1
         return middle + half_distance * baseline_of_signs
 

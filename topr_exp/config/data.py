@@ -52,7 +52,7 @@ class Columns(Section):
     prompt_tokens: str | None = None  # ids of the prompt
     question: str | None = None  # for the run's own template
     gold: str | None = None
-    problem_id: str | None = None  # the same for all answers to a prompt
+    problem_id: str | None = None  # the same for all completions of a prompt
     finish: str | None = None  # stop, length or stop_string; or true if the row was cut off
 
 

@@ -185,7 +185,7 @@ def weighting_rules(config: Config) -> Iterator[Rule]:
 
 
 def unit_rules(config: Config) -> Iterator[Rule]:
-    """Pairs and groups are whole and have answers to compare; the number of tokens divides only a loss that allows it.
+    """Pairs and groups are whole and have completions to compare; tokens divide only a loss that allows it.
 
     The unit of an algorithm is what it trains on: examples, pairs or groups.
     """

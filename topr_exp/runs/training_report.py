@@ -84,15 +84,15 @@ def format_signs(shares: Mapping[str, SignShares]) -> str:
 
 
 def advise_sign(shares: Mapping[str, SignShares], algo_name: str) -> str:
-    """Say what to set where a loss with limits by sign sees incorrect completions with R ≥ 0; "" for none."""
-    if "incorrect" not in shares:
+    """Say what to set where a loss with limits by sign sees negatives with R ≥ 0; "" for none."""
+    if "negatives" not in shares:
         return ""
-    signs = shares["incorrect"]
+    signs = shares["negatives"]
     effects = []
     if signs.above:
-        effects.append(f"{algo_name} makes {100 * signs.above:.3g} % of the incorrect completions likelier")
+        effects.append(f"{algo_name} makes {100 * signs.above:.3g} % of the negatives likelier")
     if signs.zero:
-        effects.append(f"{algo_name} learns nothing from {100 * signs.zero:.3g} % of the incorrect completions")
+        effects.append(f"{algo_name} learns nothing from {100 * signs.zero:.3g} % of the negatives")
     if not effects:
         return ""
     remedy = "their R is not below 0; set baseline above their reward, which data.reward=pm1 makes -1"
@@ -102,7 +102,7 @@ def advise_sign(shares: Mapping[str, SignShares], algo_name: str) -> str:
 def advise_weight(training_set: TrainingSet, weight: float, weight_key: str) -> str:
     """Say what to set where p̃ is far from the paper's best; "" for others.
 
-    "" too for a set of one kind, whose p̃ no c changes, and where incorrect completions have no weight at all.
+    "" too for a set of one kind, whose p̃ no c changes, and where negatives have no weight at all.
     """
     low, high = USUAL_WEIGHTS
     is_of_one_kind = training_set.description["positive_share"] in (0, 1)
@@ -111,9 +111,9 @@ def advise_weight(training_set: TrainingSet, weight: float, weight_key: str) -> 
     value = ADVISED_WEIGHT
     if weight_key == "baseline":
         value = training_set.baseline_of(ADVISED_WEIGHT)
-    effect = "incorrect ones teach little"
+    effect = "negatives teach little"
     if weight < low:
-        effect = "incorrect ones can outweigh them and ruin the model"
+        effect = "negatives can outweigh them and ruin the model"
     return (
         f"{100 * weight:.3g} % of the weight in training is on correct completions (p̃ = {weight:.3g}): {effect}; "
         "the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): "

@@ -5,7 +5,7 @@ from topr_exp.sampling.completions import Flags
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 REMEDY = "compose.drop_truncated=true leaves them out"
-TEACH_SHORTNESS = "as incorrect ones they teach shortness"
+TEACH_SHORTNESS = "as negatives they teach shortness"
 
 
 def warn_of_imported(is_truncated: Flags) -> None:

@@ -49,7 +49,7 @@ datasets.load_dataset("parquet", data_files="{file}")
 ```
 """
 MEANINGS = {
-    "problem_id": "which problem is answered; equal for the answers to one prompt",
+    "problem_id": "which problem is answered; equal for the completions of one prompt",
     "question": "the problem, before any template",
     "gold": "the correct answer",
     "prompt": "what the model was given: a text, or messages for its chat template",
