@@ -1,0 +1,20 @@
+"""Where the records of docs/results come from."""
+
+import pytest
+
+from reproduce import records
+from tests.conftest import ROOT
+
+# Some runs of both are older than this rule: their code had uncommitted changes.
+OLDER = ("rates", "learning_rates")
+PATHS = [path for path in sorted((ROOT / "docs/results").glob("*.json")) if path.stem not in OLDER]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_figure_is_of_runs_of_the_code_of_a_commit(path):
+    stored = records.read(path)
+    environments = [stored["environments"][run["environment"]] for run in stored["runs"]]
+
+    assert environments
+    assert all(environment["git_commit"] for environment in environments)
+    assert not any(environment["git_dirty"] for environment in environments)
