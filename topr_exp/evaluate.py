@@ -293,12 +293,14 @@ def evaluate_model(config: Config) -> None:
 def complete_tests(config: Config, task: "Task", store: "Store", scratch: Path) -> tuple["Completions", int]:
     """Sample and grade completions of the test problems; also returns how many have a prompt that is too long."""
     from topr_exp.data.prompts import warn_of_hidden_stops, warn_of_open_answers
+    from topr_exp.grading.grader import open_grader
     from topr_exp.models.loading import refuse_other_logits
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.tasks import VerificationTask
     from topr_exp.sampling.generation import open_sampler
 
-    with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
+    opening = open_sampler(config.sampler, scratch, config.model.trust_remote_code)
+    with opening as sampler, open_grader(config.grading) as grader:
         if isinstance(task, VerificationTask):
             task.sample_solutions(sampler, store)
             sampler.close()
@@ -309,7 +311,7 @@ def complete_tests(config: Config, task: "Task", store: "Store", scratch: Path) 
         warn_of_open_answers(task.prompter, policy)
         warn_of_hidden_stops(task.prompter, policy)
         say(header(config, policy, len(test.problems)))
-        return task.evaluate(sampler, policy, test, store), test.too_long
+        return task.evaluate(sampler, grader, policy, test, store), test.too_long
 
 
 def header(config: Config, policy: "Policy", problems: int) -> str:

@@ -23,7 +23,7 @@ from topr_exp.data.prompts import TokenizedProblems, warn_of_hidden_stops, warn_
 from topr_exp.evaluation.journal import EvaluatingJournal
 from topr_exp.evaluation.showcase import show_completions
 from topr_exp.evaluation.summary import summarise_evaluation
-from topr_exp.grading.verdicts import grade_by_log, grade_completions, grader_timeouts, open_grader
+from topr_exp.grading.verdicts import grade_by_log, grade_completions, grader_timeouts
 from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import evaluation_command, format_header, format_results
@@ -293,7 +293,7 @@ def grade(experiment: Experiment, sources: list[Completions], store: Store) -> l
             if config.reward == "given":
                 graded.append(grade_by_log(completions, config.data.threshold, store))
             else:
-                graded.append(grade_completions(completions, config.grading, store))
+                graded.append(grade_completions(completions, experiment.session.grader, store))
     return graded
 
 
@@ -393,7 +393,7 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
     session = experiment.session
     folder = session.folder
     session.sampler.close()  # the next engine has to fit into the memory that a reference and training leave free
-    with folder.stage("training"), open_grader(config.grading) as grader:
+    with folder.stage("training"):
         reference = experiment.policies.reference()
         kl_reference = reference if "vocab_kl" in config.algo.needs else None  # other losses need log π_ref alone
         trainer = open_trainer(experiment, kl_reference, iteration)
@@ -401,7 +401,7 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
             trainer,
             experiment.train,
             session.sampler,
-            grader,
+            session.grader,
             reference,
             n=config.data.n,
             iteration=iteration,
@@ -522,7 +522,8 @@ def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, st
 
 def complete_tests(experiment: Experiment, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
     """Sample and grade completions of test problems."""
-    completions = experiment.task.evaluate(experiment.session.sampler, policy, questions, store)
+    session = experiment.session
+    completions = experiment.task.evaluate(session.sampler, session.grader, policy, questions, store)
     experiment.folder.add_across_ranks("tokens_sampled_to_evaluate", completions.tokens_sampled)
     return completions
 

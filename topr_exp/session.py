@@ -1,4 +1,4 @@
-"""Surroundings of a run: folder and lock, inputs, stop signals, tracker and process group; then sampler and stores."""
+"""Surroundings of a run: folder, lock, inputs, stop signals, tracker, process group; then sampler, grader, stores."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from topr_exp.config.settings import Config
+from topr_exp.grading.grader import Grader, open_grader
 from topr_exp.runs.console import evaluation_command, format_results
 from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.folder import RunFolder
@@ -29,6 +30,7 @@ class Session:
     config: Config
     folder: RunFolder
     sampler: Sampler
+    grader: Grader
     shared_store: Store  # of all runs: completions of the starting model
     run_store: Store  # of this run: completions of weights that it trained
 
@@ -72,7 +74,7 @@ def open_run_folder(config: Config) -> Iterator[RunFolder]:
 
 @contextlib.contextmanager
 def open_session(config: Config, folder: RunFolder) -> Iterator[Session]:
-    """Open sampler and stores for a run that is to be finished."""
+    """Open sampler, grader and stores for a run that is to be finished."""
     if config.cluster.expects_gpu:
         refuse_missing_gpu()
     keep_threads(folder, config)
@@ -83,11 +85,11 @@ def open_session(config: Config, folder: RunFolder) -> Iterator[Session]:
         beside_training=config.schedule.in_rounds,
         keeps_drawable="kept" in config.algo.needs,
     )
-    with opening as sampler:
+    with opening as sampler, open_grader(config.grading) as grader:
         sampler.time_stages_with(folder.timer.nested)
         shared_store = Store(config.store, folder.stop_flag)
         run_store = Store(folder.path / "store", folder.stop_flag)
-        yield Session(config, folder, sampler, shared_store, run_store)
+        yield Session(config, folder, sampler, grader, shared_store, run_store)
 
 
 def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import each_row, make_completions, small_config
-from topr_exp.config.data import Grading
+from topr_exp.grading import Grader
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.grading.verdicts import (
     grade_by_log,
@@ -20,7 +20,6 @@ from topr_exp.store.__main__ import main
 from topr_exp.store.shards import write_shard
 from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem
 
-GSM8K = Grading("gsm8k")
 ROLLOUTS = "rollouts/a"
 PROBLEMS = [Problem("p0", "?", "5"), Problem("p1", "?", "7")]
 
@@ -38,7 +37,7 @@ def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_inv
     to_second = ["The answer is 7.", "The answer is 5.", "The answer is 7.0.", "no answer"]
     completions = stored(to_first + to_second, [0, 0, 0, 0, 1, 1, 1, 1], shard_sizes=(4, 4))
 
-    graded = grade_completions(completions, GSM8K, Store(tmp_path))
+    graded = grade_completions(completions, Grader("gsm8k"), Store(tmp_path))
 
     assert verdict_names(graded) == ["correct", "incorrect", "correct", "invalid"] * 2
     assert graded.answer_classes.tolist() == [0, 1, 0, -1] * 2, "equal answers are one class within each problem"
@@ -50,7 +49,7 @@ def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
     completions = stored(texts, [0, 0, 0, 1, 1], shard_sizes=(3, 2))
 
     def grade(**settings):
-        return grade_completions(completions, Grading("own_graders.obedient", **settings), store)
+        return grade_completions(completions, Grader("own_graders.obedient", **settings), store)
 
     plain = grade()
     graded = grade(graded=True)
@@ -114,7 +113,7 @@ EXAMPLES = [
 def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct_count, examples, tmp_path, capsys):
     texts = FOUR_INVALID + ["The answer is 5."] * correct_count
 
-    grade_completions(stored(texts, [0] * len(texts)), GSM8K, Store(tmp_path))
+    grade_completions(stored(texts, [0] * len(texts)), Grader("gsm8k"), Store(tmp_path))
 
     _, warning, following = capsys.readouterr().err.partition("warning: grader gsm8k finds no answer in 4 of 7")
     assert bool(warning) == bool(examples)

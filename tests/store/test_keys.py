@@ -10,8 +10,8 @@ import torch
 
 from tests.conftest import make_completions, make_model
 from tests.sampling.test_generation import CONFIG, QUESTIONS, Plain
-from topr_exp.config.data import Grading
 from topr_exp.config.model import Mismatch, SamplerConfig, VLLMConfig
+from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.generation import sampling_key
@@ -25,8 +25,9 @@ HALF = replace(POLICY, compute_dtype=torch.bfloat16)
 HALF_WEIGHTS = replace(HALF, model=make_model(VOCABULARY).bfloat16())
 VLLM = VLLMConfig(**asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, sleep=False)
 PROBLEMS = [Problem("a", "?", "4"), Problem("b", "?", "6")]
-MATH = Grading("math")
+MATH = Grader("math")
 OWN_GRADER = "tests.grading.own_graders.contains"
+OWN_CLASS = "tests.grading.own_graders.Scaled"
 
 
 def rollouts(name="rollouts/one"):
@@ -62,8 +63,8 @@ def key_of_scores(policy=POLICY, name="rollouts/one", batch_size=2):
     return requested_key(read_or_score, policy, rollouts(name), STORE, batch_size, "scoring")
 
 
-def key_of_verdicts(grading=MATH, name="rollouts/one", problems=PROBLEMS):
-    return requested_key(grade_completions, replace(rollouts(name), problems=problems), grading, STORE)
+def key_of_verdicts(grader=MATH, name="rollouts/one", problems=PROBLEMS):
+    return requested_key(grade_completions, replace(rollouts(name), problems=problems), grader, STORE)
 
 
 def key_of_given_verdicts(threshold=0.5, name="rollouts/one"):
@@ -107,12 +108,13 @@ VERDICTS_CHANGES = [
     {"name": "rollouts/other"},
     {"problems": [PROBLEMS[0], Problem("b", "?", "7")]},
     {"problems": [Problem("a", "?", "6"), Problem("b", "?", "4")]},
-    {"grading": Grading("gsm8k")},
-    {"grading": Grading("final")},
-    {"grading": Grading(OWN_GRADER)},
-    {"grading": Grading(OWN_GRADER, graded=True)},
-    {"grading": Grading(OWN_GRADER, threshold=0.9)},
-    {"grading": Grading(OWN_GRADER, settings='{"cost": 1}')},
+    {"grader": Grader("gsm8k")},
+    {"grader": Grader("final")},
+    {"grader": Grader(OWN_GRADER)},
+    {"grader": Grader(OWN_GRADER, graded=True)},
+    {"grader": Grader(OWN_GRADER, threshold=0.9)},
+    {"grader": Grader(OWN_CLASS, settings={"factor": 1.0})},
+    {"grader": Grader(OWN_CLASS, settings={"factor": 2.0})},
 ]
 GIVEN_CHANGES = [{"name": "rollouts/other"}, {"threshold": 0.9}]
 
@@ -174,7 +176,7 @@ def test_the_code_of_users_is_in_the_keys(working_folder):
         (working_folder / "own_grader_of_keys.py").write_text(OWN_GRADER_CODE.format(number))
         module = importlib.reload(importlib.import_module("own_sampler_of_keys"))
         sampler_key = key_of_rollouts(config=module.Own(**values))
-        keys.append((sampler_key, key_of_verdicts(Grading("own_grader_of_keys.grade"))))
+        keys.append((sampler_key, key_of_verdicts(Grader("own_grader_of_keys.grade"))))
 
     first_keys, second_keys = keys
     assert first_keys[0] != second_keys[0]

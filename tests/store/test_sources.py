@@ -12,7 +12,7 @@ from pyarrow.parquet import read_schema
 from tests.conftest import contents, names_in, refused
 from tests.sampling.test_generation import policy, sample
 from tests.store.conftest import open_table, shard
-from topr_exp.config.data import Grading
+from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.runtime import locks
 from topr_exp.store import Store
@@ -25,7 +25,7 @@ from topr_exp.training.logprobs import read_or_score
 
 
 def grade(rollouts, store):
-    return grade_completions(rollouts, Grading("gsm8k"), store)
+    return grade_completions(rollouts, Grader("gsm8k"), store)
 
 
 def take_rewards(rollouts, store):

@@ -105,6 +105,11 @@ class Grader(AbstractContextManager["Grader"]):
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
 
+    @property
+    def grading(self) -> Grading:
+        """The settings that decide its outcomes."""
+        return Grading(self.name, self.graded, self.threshold, json.dumps(self.settings, sort_keys=True))
+
     def __exit__(self, *_: object) -> None:
         self.close()
 

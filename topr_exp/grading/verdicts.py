@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topr_exp.config.data import Grading
 from topr_exp.grading.extraction import FORMATS, why_invalid
-from topr_exp.grading.grader import Grader, Outcome, open_grader, version
+from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
@@ -24,18 +23,15 @@ INVALID_EXAMPLES = 3  # completions that a warning quotes
 QUOTED_CHARACTERS = 100  # of the end of each
 
 
-def grade_completions(completions: Completions, grading: Grading, store: Store) -> Completions:
+def grade_completions(completions: Completions, grader: Grader, store: Store) -> Completions:
     """Add the verdict on each completion against its problem's gold answer, from the store where it is there."""
     key: dict[str, Any] = {
-        **identity(grading),
+        **identity(grader.grading),
         "golds": [problem.answer for problem in completions.problems],
-        "version": version(grading.grader),
+        "version": version(grader.name),
     }
     table = completions.derived_table(store, "verdicts", key)
-    with (
-        open_grader(grading) as grader,
-        Progress("grading", len(completions), "completions", kind="grading") as progress,
-    ):
+    with Progress("grading", len(completions), "completions", kind="grading") as progress:
 
         def make_shard(shard: int) -> pa.Table:
             rows = shard_rows(completions, shard)
@@ -46,8 +42,8 @@ def grade_completions(completions: Completions, grading: Grading, store: Store) 
     graded = with_stored_verdicts(completions, table)
     if distributed.is_main_process():
         prune_command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
-        warn_of_failures(graded, grading.grader, f"; to have the next run try again: {prune_command}")
-        warn_of_invalid(graded, grading.grader)
+        warn_of_failures(graded, grader.name, f"; to have the next run try again: {prune_command}")
+        warn_of_invalid(graded, grader.name)
     return graded
 
 

@@ -10,6 +10,7 @@ from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
+from topr_exp.grading.grader import Grader, open_grader
 from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.model_folder import fetch_model_folder
@@ -39,7 +40,9 @@ class Task:
         """Encode the prompts of some problems, but for prompts that leave no room for an answer."""
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
-    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
+    def evaluate(
+        self, sampler: Sampler, grader: Grader, policy: Policy, questions: TokenizedProblems, store: Store
+    ) -> Completions:
         """Sample and grade completions of test problems, or read them from the store.
 
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
@@ -54,7 +57,7 @@ class Task:
             store=store,
             label="evaluation",
         )
-        return grade_completions(completions, config.grading, store)
+        return grade_completions(completions, grader, store)
 
     def figures(self, completions: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
         """Compute the figures of an evaluation, with the folders of its completions; folder: of the results."""
@@ -83,7 +86,8 @@ class VerificationTask(Task):
             solutions = sample_completions(
                 sampler.without_mismatch(), solver, questions, n, seed=seed, store=store, label="solving"
             )
-            return grade_completions(solutions, grading, store)
+            with open_grader(grading) as grader:
+                return grade_completions(solutions, grader, store)
 
         self.verification = Verification(
             config.task,
