@@ -198,8 +198,8 @@ grading/worker.py: sys.dont_write_bytecode
 tracking/wandb_writer.py: logging.raiseExceptions
 grading/symbolic.py: sympy.utilities.lambdify.lambdify
 grading/symbolic.py: sympy.core.evalf.lambdify
-grading/symbolic.py: sympy.parsing.sympy_parser.parse_expr
-grading/symbolic.py: sympy.parsing.sympy_parser.eval_expr
+grading/symbolic.py: sympy_parser.parse_expr
+grading/symbolic.py: sympy_parser.eval_expr
 sampling/vllm_worker.py: LogprobsProcessor.from_new_request
 sampling/vllm_worker.py: LogprobsProcessor.update_from_output
 sampling/vllm_worker.py: processor.logprobs

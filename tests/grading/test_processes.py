@@ -24,6 +24,7 @@ from topr_exp.types import TOPRError
 
 PAIR = (boxed(r"\frac{\sqrt{2}}{2}"), r"\frac{1}{\sqrt{2}}")
 ENDLESS = (boxed("9^{9^{9^{9}}}"), r"\pi")
+INTEGRAL = (boxed(r"\int_0^\infty e^{-x^2} dx"), r"\frac{\sqrt{\pi}}{2}")  # by sympy's tables, which are text
 
 
 def grade_new_answers(grader, number, count=10):
@@ -58,6 +59,22 @@ def test_threads_share_a_grader_and_may_end(grader):
     assert verdicts == [{"correct"}] * 6
     assert grade_new_answers(grader, 9) == {"correct"}
     assert worker_pids(grader) == pids
+
+
+def test_a_first_worker_leaves_calculus_to_the_one_that_replaces_it():
+    """So that a run without calculus does not wait for its tables."""
+    with Grader("math", workers=1, deadline=20.0) as grader:
+        algebra = decisions(grader, [PAIR])
+        server_pid, first_pid = worker_pids(grader)
+        calculus = decisions(grader, [INTEGRAL, PAIR])
+        server_pid_after, second_pid = worker_pids(grader)
+        calculus_again = decisions(grader, [INTEGRAL])
+        last_pids = worker_pids(grader)
+
+    assert algebra == calculus_again == [("correct", "symbolic")]
+    assert calculus == [("correct", "symbolic")] * 2
+    assert (server_pid_after, last_pids) == (server_pid, [server_pid, second_pid])
+    assert second_pid != first_pid
 
 
 def grade_in_child(grader, connection):
@@ -238,6 +255,7 @@ from topr_exp.grading import symbolic
 from topr_exp.grading.equivalence import compare_quickly
 from tests.grading.cases import BOXED
 symbolic.prepare()
+symbolic.prepare_rest()
 events = []
 watched = ("compile", "os.", "subprocess.", "socket.", "ctypes.", "shutil.")
 sys.addaudithook(lambda event, args: events.append((event, args)) if event.startswith(watched) else None)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import each_row, make_completions, small_config
-from topr_exp.grading import Grader
+from topr_exp.grading import Grader, pool
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.grading.verdicts import (
     grade_by_log,
@@ -146,6 +146,22 @@ def mark_first_as_died(table):
     for name, value in (("verdict", "incorrect"), ("path", "died"), ("class", -1)):
         columns[name][0] = value
     write_shard(table.shard_path(0), pa.table(columns, schema=schema))
+
+
+def test_a_run_starts_its_graders_processes_once(monkeypatch, tmp_path):
+    starts = []
+    start_server = pool._start_server
+
+    def counted_start(*arguments):
+        starts.append(arguments)
+        return start_server(*arguments)
+
+    monkeypatch.setattr(pool, "_start_server", counted_start)
+    rounds = ["schedule=on_policy", "schedule.rounds=2", "optim.batch_size=32", "evaluation.every=1"]
+
+    run(small_config(tmp_path, *rounds, "data.grader._target_=own_graders.contains"))
+
+    assert len(starts) == 1, "for the base, two rounds, two evaluations in training and the last"
 
 
 def timeouts_of(summary):

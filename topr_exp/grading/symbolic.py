@@ -4,18 +4,19 @@ The parser reads only LaTeX that is written here from a list of admitted tokens,
 """
 
 import operator
+import os
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import sympy
 import sympy.core.evalf
-import sympy.parsing.sympy_parser
 import sympy.utilities.lambdify
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.relational import Relational
+from sympy.parsing import sympy_parser
 from sympy.polys.rings import PolyRing
 
 from topr_exp.grading.equivalence import Equality, QuickRule, same
@@ -364,7 +365,7 @@ def latex_to_sympy(tokens: Tokens) -> Any:
 
 
 MOST_GENERATORS = 24  # symbols, roots and functions of the polynomials that workers compute with
-WARM_UP = (
+ALGEBRA = (
     (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
     (r"x^2+2x+1", r"(x+1)^2"),
     (r"\sin^2 x", r"1-\cos^2 x"),
@@ -376,6 +377,9 @@ WARM_UP = (
     (r"x^2<4", r"4>x^2"),
     (r"\begin{pmatrix}\sqrt{4}x\\1\end{pmatrix}", r"\begin{pmatrix}2x\\1\end{pmatrix}"),
     (r"|x|+1", r"1+|x|"),
+)
+TEXT_FUNCTIONS = (sympy_parser.parse_expr, sympy_parser.eval_expr)
+CALCULUS = (
     (r"\int_0^1 x e^x dx", r"\sin 1"),
     (r"\sum_{k=1}^\infty \frac{1}{k^2}", r"\frac{\pi^2}{6}"),
     (r"\sum_{k=0}^\infty \frac{1}{k!}", r"e^2"),
@@ -385,20 +389,41 @@ WARM_UP = (
 
 
 def prepare() -> None:
-    """Warm this process up, then remove the functions that turn text into code; for a worker process only.
+    """Warm up this process, whose forks are workers, for algebra; then remove the functions that turn text into code.
 
     The first answer of a shape costs the parser 40-180 ms, a second one about 2 ms; sympy imports much when first used.
     """
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("a grading worker evaluates no text")
-
     sympy.utilities.lambdify.lambdify = refuse
     # Terms of infinite sums without text, and without numpy and scipy, which lambdify imports.
     sympy.core.evalf.lambdify = lambda symbol, term: lambda value: term.subs(symbol, value)
     for generators in range(1, MOST_GENERATORS + 1):  # sympy writes their arithmetic as text and compiles it, once each
         PolyRing(sympy.symbols(f"x:{generators}"), sympy.ZZ)
-    for gold, answer in WARM_UP:
+    warm_up(ALGEBRA)
+    set_text_functions(give_up, give_up)
+
+
+def prepare_rest() -> None:
+    """Warm up for calculus, too, which few answers need: it takes twice as long."""
+    set_text_functions(*TEXT_FUNCTIONS)  # sympy's tables of integrals are text
+    warm_up(CALCULUS)
+    set_text_functions(refuse, refuse)
+
+
+def warm_up(pairs: Sequence[tuple[str, str]]) -> None:
+    for gold, answer in pairs:
         equal(gold, answer)
-    sympy.parsing.sympy_parser.parse_expr = refuse  # sympify of a string ends here; sympy's imports need it above
-    sympy.parsing.sympy_parser.eval_expr = refuse
+
+
+def set_text_functions(parse_expr: Callable[..., Any], eval_expr: Callable[..., Any]) -> None:
+    """Set what sympify does with a string."""
+    sympy_parser.parse_expr = parse_expr
+    sympy_parser.eval_expr = eval_expr
+
+
+def give_up(*_: Any, **__: Any) -> NoReturn:
+    """End the worker; one that has all of sympy tries its task again."""
+    os._exit(1)
+
+
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("a grading worker evaluates no text")

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from topr_exp.schema import build
 
-PACKAGE = "topr_exp."  # the package's own modules have a `prepare` that warms their caches
+PACKAGE = "topr_exp."  # the package's own modules have a `prepare` that warms their caches, and may have `prepare_rest`
 # A caller that was killed with -9, but whose socket a forked child holds, is noticed so soon.
 CALLER_CHECK_SECONDS = 0.5
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
@@ -42,6 +42,7 @@ Task = Callable[..., Any]
 def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
     """Load `target` ("package.module.name"), then fork workers on request until the caller ends; kill them then.
 
+    Where a module has `prepare_rest`, the first workers give up on a task that fails: what replaces one has the rest.
     descriptor: of the socket to the caller. settings: as JSON, of a target that is a dataclass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -50,8 +51,10 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
     control = Connection(descriptor)
     module_name, _, name = target.rpartition(".")
     module = importlib.import_module(module_name)
+    prepare_rest: Callable[[], None] | None = None
     if target.startswith(PACKAGE):
         module.prepare()
+        prepare_rest = getattr(module, "prepare_rest", None)
     task: Task = getattr(module, name)
     if isinstance(task, type):
         task = build(task, json.loads(settings), "data.grader.")
@@ -67,10 +70,14 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
                 os.kill(replaced_pid, signal.SIGKILL)
                 os.waitpid(replaced_pid, 0)
                 worker_pids.remove(replaced_pid)
+                if prepare_rest is not None:
+                    prepare_rest()
+                    prepare_rest = None
             worker_pid = os.fork()
             if worker_pid == 0:
                 control.close()
-                _work(Connection(channel_descriptor), server_pid, task)  # does not return
+                lacks_rest = prepare_rest is not None
+                _work(Connection(channel_descriptor), server_pid, task, gives_up=lacks_rest)  # does not return
             os.close(channel_descriptor)
             worker_pids.add(worker_pid)
     for pid in worker_pids:
@@ -108,17 +115,17 @@ def relay_errors(control_descriptor: int) -> None:
 # ---- a worker
 
 
-def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
-    """Report readiness, then answer one task after the other."""
+def _work(channel: Connection, server_pid: int, task: Task, *, gives_up: bool) -> NoReturn:
+    """Report readiness, then answer one task after the other; gives_up: end on the first that fails."""
     try:
         if HAS_LINUX_LIMITS:  # the kernel kills this process when the server ends, whatever ends that
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server_pid:  # else the server ended before the call
             _limit()
-            _seal()
+            _seal(gives_up=gives_up)
             _send(channel, os.getpid())
             while True:
-                _answer(channel, task)
+                _answer(channel, task, gives_up=gives_up)
     except EOFError:
         os._exit(0)
     except BaseException:
@@ -146,7 +153,7 @@ def _limit() -> None:
         resource.setrlimit(kind, (amount, amount))
 
 
-def _answer(channel: Connection, task: Task) -> None:
+def _answer(channel: Connection, task: Task, *, gives_up: bool) -> None:
     cpu_seconds, arguments = json.loads(channel.recv_bytes())
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
@@ -155,6 +162,8 @@ def _answer(channel: Connection, task: Task) -> None:
     except (MemoryError, RecursionError):
         os._exit(2)  # its heap or caches are in an unknown state: died
     except Exception as error:
+        if gives_up:
+            os._exit(1)
         status = "error"
         value = f"{type(error).__name__}: {error}"[:500]
     _send(channel, [status, value])
@@ -183,8 +192,8 @@ LITERAL = "<unknown>"  # the file name that ast.parse gives its text
 _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 
 
-def _seal() -> None:
-    """Refuse from here on to compile source text, to open files for writing and to start processes.
+def _seal(*, gives_up: bool = False) -> None:
+    """Refuse from here on to compile source text, to open files for writing and to start processes; or end on it.
 
     latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); the admitted tokens reach none of
     them, and this makes sure of it. A user's grader may read text as a literal (ast.literal_eval), not run it.
@@ -193,6 +202,8 @@ def _seal() -> None:
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if (refusal := refused(event, arguments)) is not None:
+            if gives_up:
+                os._exit(1)
             raise RuntimeError(f"a grading worker {refusal}")
 
     sys.addaudithook(refuse)
