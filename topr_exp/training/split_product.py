@@ -7,6 +7,8 @@ product of the two low halves is 2^-16 of the whole.
 import torch
 from torch import Tensor
 
+from topr_exp.runtime.machine import FIRST_BFLOAT16_GPU
+
 # A matrix as a sum: (matrix,), or the (high, low) bfloat16 halves of a float32 one.
 Parts = tuple[Tensor, ...]
 
@@ -18,8 +20,7 @@ def has_tensor_cores(weight: Tensor) -> bool:
     """
     if not weight.is_cuda:
         return False
-    generation, _ = torch.cuda.get_device_capability(weight.device)
-    return generation >= 8
+    return torch.cuda.get_device_capability(weight.device) >= FIRST_BFLOAT16_GPU
 
 
 def split(matrix: Tensor) -> Parts:
