@@ -311,7 +311,7 @@ def complete_tests(config: Config, task: "Task", store: "Store", scratch: Path) 
         warn_of_open_answers(task.prompter, policy)
         warn_of_hidden_stops(task.prompter, policy)
         say(header(config, policy, len(test.problems)))
-        return task.evaluate(sampler, grader, policy, test, store), test.too_long
+        return task.evaluate(sampler, grader, policy=policy, questions=test, store=store), test.too_long
 
 
 def header(config: Config, policy: "Policy", problems: int) -> str:

@@ -523,7 +523,9 @@ def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, st
 def complete_tests(experiment: Experiment, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
     """Sample and grade completions of test problems."""
     session = experiment.session
-    completions = experiment.task.evaluate(session.sampler, session.grader, policy, questions, store)
+    completions = experiment.task.evaluate(
+        session.sampler, session.grader, policy=policy, questions=questions, store=store
+    )
     experiment.folder.add_across_ranks("tokens_sampled_to_evaluate", completions.tokens_sampled)
     return completions
 

@@ -41,7 +41,7 @@ class Task:
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
     def evaluate(
-        self, sampler: Sampler, grader: Grader, policy: Policy, questions: TokenizedProblems, store: Store
+        self, sampler: Sampler, grader: Grader, *, policy: Policy, questions: TokenizedProblems, store: Store
     ) -> Completions:
         """Sample and grade completions of test problems, or read them from the store.
 
