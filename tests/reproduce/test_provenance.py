@@ -5,7 +5,7 @@ import pytest
 from reproduce import records
 from tests.conftest import ROOT
 
-TUNING = ROOT / "docs/results/rates.json"  # `reproduce.rates` writes conf while its runs go on
+TUNING = ROOT / "docs/results/rates.json"  # 503 of its runs are of when `reproduce.rates` wrote conf as they ended
 FIGURES = sorted(set((ROOT / "docs/results").glob("*.json")) - {TUNING})
 
 
