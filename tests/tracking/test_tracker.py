@@ -288,6 +288,10 @@ def test_a_finished_run_is_sent_to_wandb_once(client, tmp_path):
     assert track(words) == 0
     assert client.rows == []
 
+    (path / "config.json").write_text("{")
+    assert track(words) == 0
+    assert client.init_arguments["config"].keys() == {"overrides", "environment"}
+
     client.init = raising(RuntimeError("no disk"))
     assert track(words) == 1
 

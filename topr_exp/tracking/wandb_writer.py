@@ -85,7 +85,7 @@ class WandbWriter(Writer):
             reinit="create_new",  # a run of the caller's stays theirs
             dir=str(self.folder),
             mode=mode,
-            config={**config["resolved"], "overrides": user_overrides(self.folder), "environment": environment},
+            config={**config.get("resolved", {}), "overrides": user_overrides(self.folder), "environment": environment},
             settings=wandb.Settings(
                 silent=True,
                 console="off",
