@@ -12,6 +12,7 @@ from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
 from topr_exp.models.model_folder import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy, stored_weights
+from topr_exp.training import tree_attention
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 from topr_exp.types import ConfigError
@@ -102,6 +103,15 @@ def test_with_its_adapter_off_a_model_is_the_base_bit_for_bit(dtype):
     assert float(scores.vocab_kl.detach().max()) > 0.01
     for name, weight in adapter.trained_weights(policy.model):
         assert weight.grad is not None, name
+
+
+def test_a_model_seen_first_with_its_adapter_off_is_packed_as_any_other(capsys):
+    _, policy = make_adapted()
+    reference = policy.without_adapter()
+
+    assert tree_attention.use_tree_attention(reference.model)
+    assert policy.model.config._attn_implementation == tree_attention.NAME
+    assert capsys.readouterr().err == ""
 
 
 def test_a_layer_adds_alpha_over_rank_times_its_two_matrices_and_no_other_is_changed():

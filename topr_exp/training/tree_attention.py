@@ -231,8 +231,9 @@ def why_not_exact(model: Any) -> str | None:
         return "the model has several parts"
     if config.model_type not in MODEL_TYPES:
         return f"models of type {config.model_type} are not among {', '.join(MODEL_TYPES)}"
-    if not type(model).__module__.startswith("transformers."):  # it may attend by the mask, which a tree leaves open
-        return f"the code of {type(model).__name__} is not transformers'"
+    model_class = type(next(model.modules()))  # also of a model that is seen with its adapter off
+    if not model_class.__module__.startswith("transformers."):  # it may attend by the mask, which a tree leaves open
+        return f"the code of {model_class.__name__} is not transformers'"
     if config._attn_implementation != "sdpa":
         return f"its attention is {config._attn_implementation}, where sdpa is needed"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
