@@ -2,6 +2,7 @@
 
 import math
 from ast import literal_eval
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -133,6 +134,21 @@ def test_figures_never_pool_groups_and_show_the_best():
     ten_best = list(range(62, 42, -2))
     assert list(plots["curve_pass_1"]) == [f"p={level}" for level in ten_best]
     assert list(percents(plots["final"]["pass@1"]).values()) == ten_best
+
+
+def test_groups_whose_names_begin_alike_are_told_apart_below_their_points():
+    runs = []
+    for lr in (1e-4, 3e-4, 1e-3, 3e-3):
+        for template in ("{question}", 40 * "x"):
+            settings = {"data__template": template, "optim__lr": lr}
+            runs.append(made_run(f"{lr} {template}", BASE, evaluation(50, 60, 5), **settings))
+    run_groups = group_runs(runs)
+
+    (plot,) = [plot for plot in plot_runs(run_groups) if plot.name == "final"]
+
+    assert ["".join(tick.split()) for tick in plot.ticks] == ["".join(label.split()) for label in run_groups.ranking]
+    one_line = replace(plot, ticks=tuple(map(str, range(8))))
+    assert draw(plot).get_figwidth() > draw(one_line).get_figwidth()
 
 
 def test_a_sweep_of_too_many_lines_says_which_it_shows():

@@ -29,6 +29,8 @@ MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
 SPACING = 0.008  # between lines' error bars at one position, as a share of the axis
 TICK_SPACING = 0.12  # between lines' error bars at one tick, in ticks
 MOST_MARKED_POINTS = 25
+WIDTH, MARGIN = 5.2, 1.6  # inches of a figure; of what is left and right of its axes
+TICK_LINE = 0.35  # inches between ticks for each line of their names
 METADATA: Any = {  # by format; no date, so that the same runs give the same files
     "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {},
 }  # fmt: skip
@@ -96,7 +98,7 @@ def encode(figure: Figure, kind: str, **options: Any) -> bytes:
 
 def draw(plot: Plot) -> Figure:
     """Draw lines with their intervals; the parts of line i have ids NAME.i.0, NAME.i.1 and so on."""
-    figure = Figure(figsize=(5.2, 3.3), layout="constrained")
+    figure = Figure(figsize=(figure_width(plot), 3.3), layout="constrained")
     ax = figure.subplots()
     for i, line in enumerate(plot.lines):
         artists = draw_line(ax, plot, line, x=offset_positions(plot, i))
@@ -117,6 +119,12 @@ def draw(plot: Plot) -> Figure:
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
     return figure
+
+
+def figure_width(plot: Plot) -> float:
+    """Inches: names of ticks, which are slanted and may have several lines, stand side by side."""
+    most_lines = max((tick.count("\n") + 1 for tick in plot.ticks), default=0)
+    return max(WIDTH, MARGIN + TICK_LINE * most_lines * len(plot.ticks))
 
 
 def offset_positions(plot: Plot, index: int) -> np.ndarray:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from textwrap import fill
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from topr_exp.runtime.json_files import DAMAGE, as_number
 
 MOST_LINES = 10  # of a plot
 MOST_POINTS = 160  # of a curve; more updates are averaged in bins
-LONGEST_TICK = 30  # characters
+TICK_WIDTH = 30  # characters of a line
 BASE_STYLE = -1  # of a base's line
 CURVE_AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs
 TRAINING_METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
@@ -290,11 +291,8 @@ def final_plot(groups: Groups) -> Plot:
     for style, name in enumerate(names):
         lines.append(estimate_line(groups, name, style=style))
     lines.append(estimate_line(groups, "pass@1", "base", style=BASE_STYLE))
-    ticks = []
-    for label in groups:
-        if len(label) >= LONGEST_TICK:
-            label = f"{label[: LONGEST_TICK - 1]}…"
-        ticks.append(label)
+    # Uncut: two may differ at their ends alone.
+    ticks = [fill(label, TICK_WIDTH, break_on_hyphens=False) for label in groups]
     return Plot(
         "final",
         "final",
