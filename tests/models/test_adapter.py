@@ -79,6 +79,7 @@ def test_a_new_adapter_changes_no_bit_and_is_the_same_by_its_seed(dtype):
     weights = new_adapter_weights(dtype, seed=0)
     assert torch.equal(weights, new_adapter_weights(dtype, seed=0))
     assert not torch.equal(weights, new_adapter_weights(dtype, seed=1))
+    assert not torch.equal(weights, new_adapter_weights(dtype, seed=2**64 + 1))  # torch's have at most 64 bits
 
 
 @both_dtypes

@@ -94,6 +94,12 @@ def test_ids_that_are_no_completion_are_one_line(function, prompt, completion, l
         function(policy, [prompt], [completion])
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_without_completions_is_one_line_and_scores_nothing(batch_size):
+    with refused(f"batch_size must be 1 or more; got {batch_size}"):
+        score_completions(new_policy(), [[5]], [[4]], batch_size=batch_size)
+
+
 def example_gradient(policy):
     """The gradient of a single completion, flat."""
     (prompt, completion), *_ = SHARED

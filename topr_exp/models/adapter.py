@@ -33,7 +33,7 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     own_names = base_weights(model).keys()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**64)  # torch takes no longer ones
         inject_adapter_in_model(config, model)
     if base_weights(model).keys() != own_names:  # such as experts that are one tensor
         raise ConfigError(f"model.lora: an adapter of {type(model).__name__} can't be merged into its weights")

@@ -27,6 +27,8 @@ def score_completions(
     policy: from `topr_exp.load_policy`. prompt_ids, token_ids: B arrays each, of a prompt and of its completion.
     batch_size: completions of one forward pass.
     """
+    if batch_size < 1:
+        raise TOPRError(f"batch_size must be 1 or more; got {batch_size}")
     sequences = []
     prompt_numbers = []  # by completion, in order of appearance
     number_by_prompt: dict[bytes, int] = {}
