@@ -2,8 +2,8 @@
 
 A row is a loss, yours too, with its settings; a column is a condition. Of each cell the learning rate is chosen by
 seeds 100 and 101 on validation problems, from five rates and more where the best is at their end; seeds 0, 1 and 2 are
-reported, as differences to TOPR. FOLDER gets bench.json, bench.md and bench.png. The same command goes on where it
-stopped.
+reported, as differences to TOPR. FOLDER gets bench/NAME.json, bench.md and bench.png. The same command goes on where
+it stopped, and another row may be computed beside it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from reproduce.__main__ import command_parser, is_of_repository, refuse_changed_code, refuse_unrecorded
 from reproduce.bench.cells import Cell
 from reproduce.bench.conditions import CONDITIONS, ROWS, Condition, Row, is_loss_word, row_of
+from reproduce.bench.row_files import read_rows
 from reproduce.bench.table import write_bench
-from reproduce.bench.work import BenchFile, Launcher, RowWork
+from reproduce.bench.work import Launcher, RowWork
 from reproduce.jobs import is_stopped
 from reproduce.rates import refuse_other_clusters
 from topr_exp import ConfigError, exit_status, run_sweep
@@ -53,13 +54,12 @@ def make_bench(options: argparse.Namespace, launch: Launcher = run_sweep) -> int
         raise ConfigError(f"--small: its numbers mean nothing, so {options.out} can't hold them; give another --out")
     if not (options.draw or options.list):
         refuse_changed_code(options.out)
-    bench = BenchFile(options.out / "bench.json")
     rows: Sequence[Row] = []
     if not options.draw:
         rows = chosen_rows(options.words)
     code = 0
     for row in rows:
-        work = RowWork(row, cells_of_row(row, options), bench, options.jobs, launch)
+        work = RowWork(row, cells_of_row(row, options), options.out, options.jobs, launch)
         if options.list:
             work.print_cells()
             continue
@@ -67,7 +67,7 @@ def make_bench(options: argparse.Namespace, launch: Launcher = run_sweep) -> int
         if is_stopped(code):
             return code
     if not options.list:
-        print(f"wrote {write_bench(bench.stored(), options.out)}", flush=True)
+        print(f"wrote {write_bench(read_rows(options.out), options.out)}", flush=True)
     return code
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from reproduce import records
-from reproduce.__main__ import refuse_changed_code
 from reproduce.bench.cells import Cell, read_cell_record
 from reproduce.bench.conditions import Row
+from reproduce.bench.row_files import RowFile
 from reproduce.jobs import is_stopped
 from reproduce.rates import Trial, describe_choice, error_of
 from topr_exp import ConfigError, Job
@@ -19,47 +17,12 @@ RUNS_BETWEEN_RECORDS = 6  # for each run at once
 Launcher = Callable[[Sequence[Job], Sequence[str]], int]
 
 
-class BenchFile:
-    """The records of all rows, and notes on each: seconds that it took, and why a cell has no number."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        stored = records.read(path)
-        self.by_identity = records.records_by_identity(stored)
-        self.notes: dict[str, Any] = stored["extra"].get("rows", {})
-
-    def note(self, row: Row) -> dict[str, Any]:
-        """The notes on a row, to be changed."""
-        note: dict[str, Any] = self.notes.setdefault(row.name, {"seconds": 0.0, "without": {}})
-        return note
-
-    def forget_outdated(self, cell: Cell) -> None:
-        """Drop records of a cell that its number no longer rests on: another rate's, or of other conditions."""
-        place = {"row": cell.row.name, "condition": cell.condition.name}
-        identities = {cell.identity(trial) for trial in cell.trials(self.by_identity)}
-        outdated = []
-        for identity, record in self.by_identity.items():
-            is_of_cell = place.items() <= record["settings"].items()
-            if is_of_cell and identity not in identities:
-                outdated.append(identity)
-        for identity in outdated:
-            del self.by_identity[identity]
-
-    def stored(self) -> dict[str, Any]:
-        return {"runs": list(self.by_identity.values()), "rows": self.notes}
-
-    def write(self) -> None:
-        """Write the file; ConfigError where the code has changed since the command began."""
-        refuse_changed_code(self.path.parent)
-        records.write(self.path, self.by_identity.values(), {"rows": self.notes})
-
-
 class RowWork:
     """The work on a row: runs what its cells lack, a chunk at a time, and records it."""
 
-    def __init__(self, row: Row, cells: Sequence[Cell], bench: BenchFile, parallel_runs: int, launch: Launcher) -> None:
+    def __init__(self, row: Row, cells: Sequence[Cell], folder: Path, parallel_runs: int, launch: Launcher) -> None:
         self.row = row
-        self.bench = bench
+        self.file = RowFile(folder, row)
         self.parallel_runs = parallel_runs
         self.launch = launch
         self.cells = self.possible_cells(cells)
@@ -78,7 +41,7 @@ class RowWork:
                 possible.append(cell)
         if not possible:
             raise next(iter(refusals.values()))
-        without = self.bench.note(self.row)["without"]
+        without = self.file.note["without"]
         for cell in cells:
             without.pop(cell.condition.name, None)
         for name, refusal in refusals.items():
@@ -91,13 +54,13 @@ class RowWork:
         while True:
             began = time.monotonic()
             missing = self.missing_runs()
-            self.bench.write()
+            self.file.write()
             if not missing:
                 return int(bool(self.failed))
             chunk = missing[: RUNS_BETWEEN_RECORDS * self.parallel_runs]
             code = self.run_chunk(chunk)
-            self.bench.note(self.row)["seconds"] += round(time.monotonic() - began, 1)
-            self.bench.write()
+            self.file.note["seconds"] += round(time.monotonic() - began, 1)
+            self.file.write()
             if is_stopped(code):
                 return code
 
@@ -125,23 +88,23 @@ class RowWork:
         for cell in self.cells:
             if cell in self.failed:
                 continue
-            self.bench.forget_outdated(cell)
-            runs += [(cell, trial) for trial in cell.missing(self.bench.by_identity)]
+            self.file.forget_outdated(cell)
+            runs += [(cell, trial) for trial in cell.missing(self.file.by_identity)]
         return runs
 
     def take_record(self, cell: Cell, trial: Trial, folder: Path, *, is_sweep_stopped: bool) -> None:
         """Record a run that ended; note the error of one that failed for another reason than its rate."""
         record = read_cell_record(cell, trial, folder)
         if record is not None:
-            self.bench.by_identity[cell.identity(trial)] = record
+            self.file.by_identity[cell.identity(trial)] = record
         elif not is_sweep_stopped:
             self.failed.add(cell)
             error = error_of(folder) or f"{folder} did not end"
-            self.bench.note(self.row)["without"][cell.condition.name] = error
+            self.file.note["without"][cell.condition.name] = error
 
     def print_cells(self) -> None:
         """Say which runs each cell lacks, as RATE/SEED; or its rate, where it is complete."""
-        recorded = self.bench.by_identity
+        recorded = self.file.by_identity
         for cell in self.cells:
             state = describe_choice(cell.tried(recorded), cell.missing(recorded))
             print(f"{self.row.name:40} {cell.condition.name:14} {state}", flush=True)

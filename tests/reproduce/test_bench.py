@@ -9,9 +9,10 @@ import pytest
 from reproduce.bench.__main__ import cells_of_row, make_bench, parser
 from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
+from reproduce.bench.row_files import read_rows
 from reproduce.bench.scores import score_cells
 from reproduce.bench.table import cell_text, write_bench
-from tests.conftest import ROOT, column, document, read_json, refused, values_of, write_file
+from tests.conftest import ROOT, column, document, refused, values_of, write_file
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
 from topr_exp.types import ConfigError
@@ -49,7 +50,7 @@ def bench(folder, launch, *words):
     code = make_bench(parser().parse_intermixed_args(command), launch)
     table = folder / "results/bench.md"
     text = table.read_text() if table.exists() else ""
-    return code, text, read_json(folder / "results/bench.json")
+    return code, text, read_rows(folder / "results")
 
 
 def settings_in(stored, key, *, seeds=range(1000)):
@@ -108,6 +109,19 @@ def test_a_bench_that_broke_off_goes_on(tmp_path, finished):
     assert (tmp_path / "results/bench.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_rows_that_are_computed_at_once_stand_together(tmp_path, finished):
+    launch = CopiedRuns(finished)
+
+    def launch_beside_another_row(jobs, words):
+        bench(tmp_path, launch, "algo=topr", "--conditions", "fresh")
+        return launch(jobs, words)
+
+    _, table, stored = bench(tmp_path, launch_beside_another_row, "algo=tis", "--conditions", "fresh")
+
+    assert settings_in(stored, "row") == {"topr", "tis"}
+    assert "| `tis` | = |" in table
+
+
 def test_no_record_is_written_once_the_code_has_changed(tmp_path, finished, monkeypatch):
     launch = CopiedRuns(finished)
 
@@ -115,11 +129,11 @@ def test_no_record_is_written_once_the_code_has_changed(tmp_path, finished, monk
         if launch.started:
             raise ConfigError(f"--out {out}: uncommitted changes")
 
-    monkeypatch.setattr("reproduce.bench.work.refuse_changed_code", refuse_changed_code)
+    monkeypatch.setattr("reproduce.bench.row_files.refuse_changed_code", refuse_changed_code)
     with refused(f"--out {tmp_path}/results: uncommitted changes"):
         bench(tmp_path, launch, "algo=topr", "--conditions", "fresh")
 
-    assert read_json(tmp_path / "results/bench.json")["runs"] == []
+    assert read_rows(tmp_path / "results")["runs"] == []
 
 
 def test_a_cell_that_a_loss_cannot_have_says_why_and_the_row_goes_on(tmp_path, finished):

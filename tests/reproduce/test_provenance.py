@@ -6,7 +6,7 @@ from reproduce import records
 from tests.conftest import ROOT
 
 TUNING = ROOT / "docs/results/rates.json"  # 503 of its runs are of when `reproduce.rates` wrote conf as they ended
-FIGURES = sorted(set((ROOT / "docs/results").glob("*.json")) - {TUNING})
+FIGURES = sorted(set((ROOT / "docs/results").rglob("*.json")) - {TUNING})
 
 
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
