@@ -45,6 +45,7 @@ class AGRO(ZeroOneLoss):
 
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
     needs = frozenset({"groups", "group_rewards", "ref_logp"})
+    needs_mu = False
     signal_names = frozenset({"advantage"})
     retired_settings: ClassVar = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
 
@@ -116,6 +117,10 @@ class RLOO(ZeroOneLoss):
         return frozenset({"groups", "group_rewards", "ref_logp"})
 
     @property
+    def needs_mu(self) -> bool:
+        return self.beta > 0
+
+    @property
     def signal_names(self) -> frozenset[str]:
         if self.beta == 0:
             return frozenset()
@@ -154,6 +159,7 @@ class KLPG(ZeroOneLoss):
 
     papers: ClassVar = {"kl_pg": Paper("KL-regularised policy gradient", ARXIV, "Section 8.2")}
     needs = frozenset({"group_rewards", "vocab_kl"})
+    needs_mu = False
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "leave_one_out", self.name)

@@ -221,6 +221,7 @@ class REDDrop(GroupLoss):
 
     papers: ClassVar = {"red_drop": Paper("RED-Drop", "2509.24203")}
     needs = frozenset({"groups", "group_rewards"})
+    needs_mu = False
     signal_names = frozenset({"advantage", "kept"})
     drops_tokens = True
     retired_settings: ClassVar = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}

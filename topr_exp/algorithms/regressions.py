@@ -84,6 +84,10 @@ class OAPL(ZeroOneLoss):
             return frozenset({"group_rewards"})
         return frozenset({"group_rewards", "ref_logp"})
 
+    @property
+    def needs_mu(self) -> bool:
+        return self.anchor == "mu"
+
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
         rewards = needed(batch, "group_rewards")
