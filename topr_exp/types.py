@@ -43,6 +43,7 @@ class Problem:
     subject: str | None = None
     source: str | None = None  # id of the problem that this one was made from; those of one source are not independent
     fields: Mapping[str, str] = field(default_factory=dict, hash=False)  # further ones of its data, for the template
+    opens_thought: bool = False  # its prompt ends with <think>; known once prompts are built
 
 
 @dataclass(frozen=True, slots=True)

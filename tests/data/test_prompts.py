@@ -251,6 +251,17 @@ def test_a_chat_template_whose_answers_end_in_no_end_token_is_a_warning(template
     assert ("ends an answer with <pad>, which ends no completion" in capsys.readouterr().err) == is_warned_of
 
 
+@pytest.mark.parametrize("ending, opens_thought", [("<think>\n", True), ("<think>\n\n</think>\n\n", False)])
+def test_a_prompt_that_ends_within_a_thought_is_known_by_its_problem(ending, opens_thought):
+    policy = load_policy(config_of().model, "cpu")
+    prompter = Prompter("<think> {question}" + ending)
+    logged_prompts = {1: policy.encode(prompter.render("Why?"))}
+
+    questions = tokenize_prompts([Problem(id, "Why?", "0") for id in "ab"], prompter, policy, 4, logged_prompts)
+
+    assert [problem.opens_thought for problem in questions.problems] == [opens_thought] * 2
+
+
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():
     problems = [Problem(text, text, "0") for text in ("12345", "123456", "1234567")]
 

@@ -24,8 +24,8 @@ ROLLOUTS = "rollouts/a"
 PROBLEMS = [Problem("p0", "?", "5"), Problem("p1", "?", "7")]
 
 
-def stored(texts, problem, *, shard_sizes=None):
-    return make_completions(problem, [[0]] * len(PROBLEMS), ROLLOUTS, shard_sizes, text=texts, problems=PROBLEMS)
+def stored(texts, problem, *, shard_sizes=None, problems=PROBLEMS):
+    return make_completions(problem, [[0]] * len(problems), ROLLOUTS, shard_sizes, text=texts, problems=problems)
 
 
 def verdict_names(completions):
@@ -41,6 +41,25 @@ def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_inv
 
     assert verdict_names(graded) == ["correct", "incorrect", "correct", "invalid"] * 2
     assert graded.answer_classes.tolist() == [0, 1, 0, -1] * 2, "equal answers are one class within each problem"
+
+
+def test_a_thought_that_began_in_the_prompt_and_was_cut_off_states_no_answer(tmp_path, capsys):
+    problems = [Problem("p0", "?", "5"), Problem("p1", "?", "5", opens_thought=True)]
+    texts = ["The answer is 5. Wait,"] * 2 + ["So 5.</think> The answer is 5."]
+
+    graded = grade_completions(stored(texts, [0, 1, 1], problems=problems), Grader("gsm8k"), Store(tmp_path))
+
+    assert verdict_names(graded) == ["correct", "invalid", "correct"]
+    warn_of_invalid(graded.with_columns({"verdict": pa.array([INVALID] * 3, pa.int8())}), "gsm8k")
+    assert capsys.readouterr().err.count("its thought does not end") == 1
+
+
+def test_a_users_grader_gets_a_completion_as_it_was_sampled(tmp_path):
+    problems = [Problem("p0", "?", "<think>", opens_thought=True)]
+
+    graded = grade_completions(stored(["5"], [0], problems=problems), Grader("own_graders.contains"), Store(tmp_path))
+
+    assert verdict_names(graded) == ["incorrect"]
 
 
 def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):

@@ -29,6 +29,7 @@ ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
     "final": "So the final answer is {answer}.",
 }
 
+THOUGHT_START = "<think>"  # some chat templates put it behind the prompt
 
 # Graders that read more than the mark that the prompt asks for, each with the answer format of its prompt.
 PROMPT_FORMATS = {"lenient": "gsm8k"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import ENDINGS, DataConfig
+from topr_exp.config.data import ENDINGS, THOUGHT_START, DataConfig
 from topr_exp.data.problems import as_text
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.runtime.terminal import warn
@@ -36,6 +36,7 @@ CHAT_TEMPLATES = {
 }
 
 ANSWER = "1 + 1"  # in a conversation that shows how a chat template ends an answer
+THOUGHT_START_TOKENS = 8  # at most, of THOUGHT_START and the white space behind it
 TEMPLATE_SECONDS = 10.0  # of processor time for a chat template; one of a released model takes milliseconds
 
 
@@ -289,12 +290,17 @@ def tokenize_prompts(
             "tomorrow; if the template has a variable for it, set that: 'data.chat_options={date_string: 26 Jul 2024}'"
         )
     prompts = []
+    asked_problems = []
     for index, problem in enumerate(problems):
         if encoded_prompts and index in encoded_prompts:
-            prompts.append(encoded_prompts[index])
+            prompt = encoded_prompts[index]
+            text = policy.text_of(prompt[-THOUGHT_START_TOKENS:])
         else:
             text = prompter.render(problem.question, policy.tokenizer, problem.fields)
-            prompts.append(policy.encode(text, chat=prompter.chat))
+            prompt = policy.encode(text, chat=prompter.chat)
+        prompts.append(prompt)
+        opens_thought = text.rstrip().endswith(THOUGHT_START)
+        asked_problems.append(replace(problem, opens_thought=opens_thought))
     fitting = [index for index, prompt in enumerate(prompts) if len(prompt) <= longest_prompt]
     if not fitting:
         raise TOPRError(
@@ -302,4 +308,4 @@ def tokenize_prompts(
             f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {longest_prompt}"
         )
     too_long = len(prompts) - len(fitting)
-    return TokenizedProblems(list(problems), prompts, prompter.stop, too_long).select(fitting)
+    return TokenizedProblems(asked_problems, prompts, prompter.stop, too_long).select(fitting)

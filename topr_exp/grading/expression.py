@@ -174,7 +174,8 @@ class _Parser:
             self._expect("/")
             numerator = fraction
             fraction = ("/", numerator, self._atom())
-        self._expect_end_of_term()  # 2\frac{1}{3}^2: nobody can tell
+        if self._peek() != "*":
+            self._expect_end_of_term()  # 2\frac{1}{3}^2: nobody can tell
         return ("mixed", integer, fraction)
 
     def _power(self) -> Tree:

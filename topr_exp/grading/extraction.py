@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from topr_exp.config.data import ANSWER_GRADERS
+from topr_exp.config.data import ANSWER_GRADERS, THOUGHT_START
 from topr_exp.grading.surroundings import (
     END_OF_ANSWER,
     NUMBER_IN_TEXT,
@@ -54,7 +54,6 @@ _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
 _SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]”’»」』`]|$)|[.!?](?=[A-Z])|<\||[。．！？｡।]")
 _COMMAND = re.compile(r"\\[A-Za-z]")
-_THOUGHT_START = "<think>"
 _THOUGHT_END = "</think>"
 
 
@@ -94,7 +93,7 @@ def extract(completion: str, answer_format: str) -> str | None:
 
 def why_invalid(completion: str, answer_format: str) -> str:
     """Say why `extract` finds no answer in a completion."""
-    if _THOUGHT_START in completion.rpartition(_THOUGHT_END)[2]:
+    if THOUGHT_START in completion.rpartition(_THOUGHT_END)[2]:
         return "its thought does not end"
     mark = {
         "gsm8k": '"The answer is"',
@@ -170,7 +169,7 @@ def _own_text(completion: str, mark_pattern: re.Pattern[str]) -> str | None:
 def _after_thought(completion: str) -> str:
     """The text behind the last thought that ends, up to one that does not."""
     text = completion.rpartition(_THOUGHT_END)[2]
-    return text.partition(_THOUGHT_START)[0]
+    return text.partition(THOUGHT_START)[0]
 
 
 def last_boxed(text: str) -> str | None:

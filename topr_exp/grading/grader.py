@@ -31,7 +31,7 @@ from topr_exp.runtime.terminal import warn
 from topr_exp.schema import build
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
-GRADER_VERSION = "13"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "14"  # part of store keys: raise it with every change that can change a verdict
 
 NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic.equal"

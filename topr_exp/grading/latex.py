@@ -110,6 +110,7 @@ _SYNONYMS = {r"\euro": "", r"\pounds": ""} | canonical_spellings(
     """
 )
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_VALUE_ENDS = words(r"} ) \pi")  # what a value may end with beside a number
 _FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
 _ARGUMENTS = {r"\frac": 2, r"\binom": 2} | dict.fromkeys(words(r"\sqrt \overline \hat \vec \tilde \end \mathbb"), 1)
 _MATRICES = words("matrix bmatrix Bmatrix smallmatrix array")
@@ -182,7 +183,7 @@ def _tokenize_math(text: str) -> list[str]:
             continue
         token = _SYNONYMS.get(lexeme, lexeme)
         scale = _scale(lexeme)
-        if scale and number_like(_last_token(tokens)):
+        if scale and _ends_value(_last_token(tokens)):
             tokens += ["*", scale]
         elif token in _FUNCTIONS:
             tokens.append("\\" + token)
@@ -196,12 +197,16 @@ def _last_token(tokens: list[str]) -> str:
     return next((token for token in reversed(tokens) if token != " "), "")
 
 
+def _ends_value(token: str) -> bool:
+    return number_like(token) or token in _VALUE_ENDS
+
+
 def _scale(word: str) -> str:
     """The number that a word such as "million" or "Millions" multiplies by; "" for another word."""
     return str(SCALES.get(word.lower().removesuffix("s"), ""))
 
 
-def _words_behind_number(text: str) -> list[str]:
+def _words_behind_value(text: str) -> list[str]:
     """Scales as factors, the other words as one text token."""
     tokens: list[str] = []
     unread_words = text.split()
@@ -237,9 +242,9 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     if holds_commands or not _WORDY.search(listed):
         return [" ", *_tokenize_math(listed), " "]
     if quantity := _QUANTITY.fullmatch(word):
-        return [*_tokenize_math(quantity.group(1)), *_words_behind_number(quantity.group(2))]
-    if follows_number:
-        return _words_behind_number(word)
+        return [*_tokenize_math(quantity.group(1)), *_words_behind_value(quantity.group(2))]
+    if _ends_value(token_before):
+        return _words_behind_value(word)
     return ['"' + " ".join(word.split())]
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from topr_exp.config.data import THOUGHT_START
 from topr_exp.grading.extraction import FORMATS, why_invalid
 from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
+from topr_exp.grading.worker import PACKAGE
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import warn
@@ -94,8 +96,10 @@ def grade(grader: Grader, texts: Sequence[str], problem_index: ProblemIndex, pro
 
     problem_index: [rows] indices into `problems`.
     """
-    golds = [problems[index].answer for index in problem_index.tolist()]
-    pairs = zip(texts, golds, strict=True)
+    pairs = []
+    for text, index in zip(texts, problem_index.tolist(), strict=True):
+        problem = problems[index]
+        pairs.append((with_thought_start(text, problem, grader.name), problem.answer))
     outcomes = list(grader.grade(pairs))
     classes = np.full(len(outcomes), -1, dtype=np.int32)
     for index in np.unique(problem_index):
@@ -103,6 +107,12 @@ def grade(grader: Grader, texts: Sequence[str], problem_index: ProblemIndex, pro
         outcomes_of_problem = [outcomes[row] for row in rows]
         classes[rows] = number_classes(grader, outcomes_of_problem)
     return tabulate_outcomes(outcomes, classes, graded=grader.graded)
+
+
+def with_thought_start(text: str, problem: Problem, grader_name: str) -> str:
+    """Put the <think> with which its prompt ends before a completion; a user's grader gets what was sampled."""
+    is_own_grader = grader_name in FORMATS or grader_name.startswith(PACKAGE)
+    return THOUGHT_START + text if problem.opens_thought and is_own_grader else text
 
 
 def number_classes(grader: Grader, outcomes: Sequence[Outcome]) -> NDArray[np.integer]:
@@ -176,7 +186,8 @@ def warn_of_invalid(completions: Completions, grader_name: str) -> None:
         (text,) = completions.texts(range(row, row + 1))
         reason = "the grader calls it invalid"
         if grader_name in FORMATS:
-            reason = why_invalid(text, grader_name)
+            problem = completions.problems[completions.problem_index[row]]
+            reason = why_invalid(with_thought_start(text, problem, grader_name), grader_name)
         if completions.is_truncated[row]:
             reason += ", and the token limit cut it off"
         lines.append(f"  {reason}: {quote_end(text)}")
