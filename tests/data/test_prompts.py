@@ -16,6 +16,7 @@ from topr_exp.data.prompts import (
     Prompter,
     build_prompter,
     shipped_shots,
+    tokenize_all,
     tokenize_prompts,
     warn_of_hidden_stops,
     warn_of_open_answers,
@@ -257,7 +258,7 @@ def test_a_prompt_that_ends_within_a_thought_is_known_by_its_problem(ending, ope
     prompter = Prompter("<think> {question}" + ending)
     logged_prompts = {1: policy.encode(prompter.render("Why?"))}
 
-    questions = tokenize_prompts([Problem(id, "Why?", "0") for id in "ab"], prompter, policy, 4, logged_prompts)
+    questions = tokenize_all([Problem(id, "Why?", "0") for id in "ab"], prompter, policy, logged_prompts)
 
     assert [problem.opens_thought for problem in questions.problems] == [opens_thought] * 2
 

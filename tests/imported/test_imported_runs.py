@@ -100,6 +100,7 @@ UNFIT = """
 {"prompt": "q", "gold": "1", "tokens": [5, 2, 0]} | completion 1 or its prompt is padded; log their ids
 {"prompt_tokens": [0, 0, 5], "gold": "1", "tokens": [5, 0, 0]} | completion 1 or its prompt is padded; log their ids
 {"prompt": "q", "gold": "1", "tokens": LONG} | completion 1 and its prompt have 20
+{"prompt_tokens": LONG, "gold": "1"} | completion 1 and its prompt have 20
 {"prompt_tokens": [99999], "gold": "1"} | completion 1 has token id 99999
 {"prompt": [{"role": "user", "content": "q"}], "gold": "1"} | no chat template
 """
@@ -121,9 +122,11 @@ def test_completions_that_the_model_cannot_take_may_be_left_out(encode, capsys):
     unknown = [99999]
     too_long = [5] * 2048
 
-    completions = encode(rows_of_tokens([5], unknown, [6], too_long), skip_malformed=True)
+    long_prompt = {"prompt": "q" * 2048, "gold": "1", "tokens": [5]}
 
-    assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
+    completions = encode([long_prompt, *rows_of_tokens([5], unknown, [6], too_long)], skip_malformed=True)
+
+    assert "warning: 3 malformed completions left out: data.completions=" in capsys.readouterr().err
     sound_completions = encode(rows_of_tokens([5], [6]))
     assert completions.table["tokens"] == sound_completions.table["tokens"]
     assert completions.stored.rollouts != sound_completions.stored.rollouts

@@ -271,19 +271,33 @@ def warn_of_hidden_stops(prompter: Prompter, policy: Any) -> None:
 
 
 def tokenize_prompts(
-    problems: Sequence[Problem],
-    prompter: Prompter,
-    policy: Any,
-    max_new_tokens: int,
-    encoded_prompts: Mapping[int, NDArray[np.int32]] | None = None,
+    problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int
 ) -> TokenizedProblems:
     """Render and encode the prompts; those that leave no room for `max_new_tokens` are left out and counted.
 
-    encoded_prompts: by the problem's index, where the prompt is not to be rendered. TOPRError when nothing fits.
+    TOPRError when nothing fits.
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
+    questions = tokenize_all(problems, prompter, policy)
+    lengths = list(map(len, questions.prompts))
     longest_prompt = policy.context - max_new_tokens
+    fitting = [index for index, length in enumerate(lengths) if length <= longest_prompt]
+    if not fitting:
+        raise TOPRError(
+            f"no prompt fits: the shortest of {len(lengths)} has {min(lengths)} tokens, the model's context "
+            f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {longest_prompt}"
+        )
+    return replace(questions.select(fitting), too_long=len(lengths) - len(fitting))
+
+
+def tokenize_all(
+    problems: Sequence[Problem],
+    prompter: Prompter,
+    policy: Any,
+    encoded_prompts: Mapping[int, NDArray[np.int32]] | None = None,
+) -> TokenizedProblems:
+    """Render and encode the prompts of all problems, but for those whose index is in `encoded_prompts`."""
     if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
         warn(
             "the model's chat template puts today's date into every prompt, so that the same command samples anew "
@@ -301,11 +315,4 @@ def tokenize_prompts(
         prompts.append(prompt)
         opens_thought = text.rstrip().endswith(THOUGHT_START)
         asked_problems.append(replace(problem, opens_thought=opens_thought))
-    fitting = [index for index, prompt in enumerate(prompts) if len(prompt) <= longest_prompt]
-    if not fitting:
-        raise TOPRError(
-            f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context "
-            f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {longest_prompt}"
-        )
-    too_long = len(prompts) - len(fitting)
-    return TokenizedProblems(asked_problems, prompts, prompter.stop, too_long).select(fitting)
+    return TokenizedProblems(asked_problems, prompts, prompter.stop, too_long=0)

@@ -15,7 +15,7 @@ from topr_exp.data.prompts import (
     apply_chat_template,
     build_prompter,
     refuse_missing_fields,
-    tokenize_prompts,
+    tokenize_all,
     tokens_behind_answer,
 )
 from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
@@ -174,18 +174,13 @@ def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_probl
 
 
 def encode_prompts(matched: MatchedRows, data: DataConfig, policy: Policy) -> TokenizedProblems:
-    """Encode the prompts of the matched problems; TOPRError for one that the context can't hold."""
+    """Encode the prompts of the matched problems."""
     if data.chat:
         warn_of_plain_texts(matched.prompts.values(), data, policy)
     encoded_prompts = {}
     for index, prompt in matched.prompts.items():
         encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
-    prompter = build_prompter(data)
-    questions = tokenize_prompts(matched.problems, prompter, policy, max_new_tokens=1, encoded_prompts=encoded_prompts)
-    if questions.too_long:
-        fault = f"{questions.too_long} prompts are longer than the model's context"
-        raise TOPRError(f"data.completions={data.completions}: {fault}")
-    return questions
+    return tokenize_all(matched.problems, build_prompter(data), policy, encoded_prompts)
 
 
 def warn_of_plain_texts(prompts: Iterable[LoggedPrompt], data: DataConfig, policy: Policy) -> None:
