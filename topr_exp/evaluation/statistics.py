@@ -1,7 +1,7 @@
 """Figures of an evaluation from two matrices: verdicts and answer classes, [problems, completions].
 
 pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, exact for K = n, and for K = 1 the exact
-value. Every mean carries its standard error and interval over problems.
+value. Both carry their intervals over problems, a mean reward its standard error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def headline_k(n: int) -> int:
 def summarise(
     verdicts: Codes, classes: Codes, problems: Sequence[Problem] = (), *, votes_are_known: bool = True
 ) -> Figures:
-    """Summarise an evaluation, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
+    """Summarise an evaluation, ready for JSON (shares between 0 and 1; ends of intervals null for a single problem).
 
     pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
