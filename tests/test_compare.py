@@ -20,6 +20,8 @@ from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import groups_frame
 from topr_exp.types import CORRECT, INCORRECT, ConfigError
 
+CONFIDENCE = "at 95 % for all comparisons together."
+
 
 def write_run(folder, algo, seed=0, level=0.5, **settings):
     """Write a run of these; returns the correct and invalid completions of each problem, [2, problems].
@@ -140,6 +142,19 @@ def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path):
     assert first_line.split()[1] == second_line.split()[1] == "1"
     assert last_line == "also differs: optim.lr (0.0001, 0.001)"
     assert outcome.stderr == "warning: tis_again has the settings and seeds of tis: counted once\n"
+
+
+def test_a_group_of_which_a_run_failed_wins_once_that_run_ends(tmp_path):
+    for seed in range(4):
+        write_run(tmp_path / f"topr{seed}", "topr", seed, level=0.7)
+        write_run(tmp_path / f"sft{seed}", "sft", seed, level=0.3)
+    shutil.copytree(tmp_path / "topr3", tmp_path / "again/topr3")
+    (tmp_path / "topr3/DONE").unlink()
+    (tmp_path / "topr3/state.json").write_text('{"status": "failed"}')
+
+    assert compare_runs(tmp_path).attrs["remarks"][0].endswith(" It is above all others, " + CONFIDENCE)
+    shutil.rmtree(tmp_path / "again")
+    assert compare_runs(tmp_path).attrs["remarks"][0].endswith("(3 runs). No winner: 1 more run failed.")
 
 
 def test_a_line_ends_with_what_it_rests_on(tmp_path):

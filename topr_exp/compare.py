@@ -18,7 +18,7 @@ from pandas import DataFrame
 
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate, headlines
-from topr_exp.report.grouping import group_runs, setting_text
+from topr_exp.report.grouping import count_failed, group_runs, setting_text
 from topr_exp.report.ranking import standing
 from topr_exp.report.reader import Run, find_runs
 from topr_exp.report.tables import interval_columns
@@ -107,7 +107,7 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     references = choose_references(settings_by_label, against)
     remarks = []
     if name != "invalid" and len(run_groups.groups) > 1:
-        remarks.append(standing(run_groups.groups, name))
+        remarks.append(standing(run_groups.groups, name, count_failed(run_groups, all_runs)))
     if run_groups.confounded:
         remarks.append(f"also differs: {run_groups.confounded}")
     to_reference = differences(run_groups.groups, references, name)

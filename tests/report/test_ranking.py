@@ -83,6 +83,15 @@ def test_a_winner_is_above_all_others_by_three_seeds_at_least(folder):
     assert verdict_on(*topr, *tis, *sft[1:]) == "Not told apart from it: tis. Not compared: sft."
 
 
+def test_a_group_with_a_failed_run_wins_by_no_mean_of_the_others(folder, topr):
+    *other_runs, failed_run = find_runs([folder / "sft"])
+    failed_run.status = "failed"
+    assert verdict_on(*topr, *other_runs, failed_run) == TOO_FEW
+
+    failed_run.config = {**topr[0].config, "seed": 3}
+    assert verdict_on(*topr, *other_runs, failed_run) == "No winner: 1 more run failed."
+
+
 def test_a_winner_is_above_those_alone_that_it_was_compared_with(folder, topr, tmp_path):
     sft = find_runs([folder / "sft"])
     two_seeds = write_runs(tmp_path, "dpo", COUNTS["tis"][:2])

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ import pandas as pd
 
 from topr_exp.config.retired import RETIRED
 from topr_exp.report.estimates import Groups, best_first
-from topr_exp.report.reader import Run, find_runs
+from topr_exp.report.reader import FAILED, Run, find_runs
 from topr_exp.report.repetitions import Repetitions, gold_answers, read_repetitions
 from topr_exp.runtime.terminal import plural, printable
 from topr_exp.schema import NOT_IDENTITY, default_of, flatten, is_number, plain
@@ -127,6 +128,17 @@ def read_groups(*folders: str | Path) -> dict[str, Repetitions]:
         raise TOPRError(f"none of {plural(len(runs), 'run')} there is finished")
     groups = group_runs(finished_runs).groups
     return {label: read_repetitions(members, "base", "final") for label, members in groups.items()}
+
+
+def count_failed(run_groups: RunGroups, runs: Sequence[Run]) -> Counter[str]:
+    """How many of some runs failed, by the label of their group; those that ended in another folder are left out."""
+    grouped_seeds = {(run.group, seeds_of(run)) for run in run_groups.runs}
+    failed_counts = Counter[str]()
+    for run in with_settings([run for run in runs if run.status == FAILED]):
+        label = group_label(run, run_groups.keys)
+        if (label, seeds_of(run)) not in grouped_seeds:
+            failed_counts[label] += 1
+    return failed_counts
 
 
 def decides_result(key: str) -> bool:

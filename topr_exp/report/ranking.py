@@ -2,7 +2,9 @@
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,7 @@ from topr_exp.report.estimates import (
     mean_values,
     why_incomparable,
 )
-from topr_exp.report.reader import Run
+from topr_exp.report.reader import FAILED, Run
 from topr_exp.report.repetitions import Repetitions, gain, read_repetitions, shared_seeds
 from topr_exp.runtime.terminal import plural
 from topr_exp.types import TOPRError
@@ -42,7 +44,8 @@ def rank_groups(groups: Groups) -> tuple[str, list[dict[str, str]]]:
         return f"{best} went from {base} to {final} % pass@1 ({size}){gain_text(runs)}.", []
     to_best = differences(finished_groups, dict.fromkeys(finished_groups, best), "pass@1")
     rows = comparison_rows(finished_groups, to_best, reference=best, name="pass@1")
-    return standing(finished_groups, "pass@1"), rows
+    failed_counts = Counter(run.group for run in chain.from_iterable(groups.values()) if run.status == FAILED)
+    return standing(finished_groups, "pass@1", failed_counts), rows
 
 
 def gain_text(runs: Sequence[Run]) -> str:
@@ -54,8 +57,11 @@ def gain_text(runs: Sequence[Run]) -> str:
     return ""
 
 
-def standing(groups: Groups, name: str) -> str:
-    """Say which of several groups of finished runs has the highest mean, and `against_best` of it."""
+def standing(groups: Groups, name: str, failed_counts: Counter[str]) -> str:
+    """Say which of several groups of finished runs has the highest mean, and `against_best` of it.
+
+    failed_counts: by group, the runs that are not in its mean, which may have failed for its loss.
+    """
     best, *tied = leaders(mean_values(groups, name))
     best_runs = groups[best]
     comparable = {}  # groups with the test problems of the best
@@ -68,7 +74,11 @@ def standing(groups: Groups, name: str) -> str:
     leader_text = highest_mean([best, *tied], len(groups))
     size = plural(len(best_runs), "run")
     score = f"{estimate_text(best_runs, name)} % {name} ({size})"
-    verdict_text = against_best(comparable, best, collapsed, name, tied=tied)
+    failed_count = sum(failed_counts[label] for label in (best, *tied))
+    if failed_count:
+        verdict_text = f"No winner: {plural(failed_count, 'more run')} failed."
+    else:
+        verdict_text = against_best(comparable, best, collapsed, name, tied=tied)
     return f"{leader_text}, {score}. {verdict_text}".rstrip()
 
 

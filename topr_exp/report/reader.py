@@ -19,6 +19,7 @@ from topr_exp.types import TOPRError
 
 RUN_MARKERS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 DONE = "done"  # the status of a finished run, that has its mark
+FAILED = "failed"  # the status of a run that an error ended
 SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")  # hold no runs
 SEARCH_DEPTH = 4  # levels below a given folder
 TRUNCATED_SHARES = {  # title in a table -> path in the summary
