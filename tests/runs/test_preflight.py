@@ -106,7 +106,7 @@ def test_a_log_that_takes_minutes_to_read_is_told_with_the_way_to_read_it_once(t
 
 
 UNMET = """
-3000 | data.n=2 | no prompt fits
+3000 | data.n=2 | completion 1 and its prompt have 15009 tokens, the model's context is 2048
 1 | compose.mix=0.5 compose.n_examples=5 | compose.n_examples must be null or at most 2, the completions that there
 1 | optim.warmup_steps=1 optim.epochs=1 | optim.warmup_steps must be below 1, the most updates of an iteration; got 1
 1 | mu=a/b | model a/b: not on this machine, and the hub did not give it
