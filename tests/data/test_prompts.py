@@ -271,3 +271,5 @@ def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():
     assert questions.problems == problems[:2]
     assert list(map(len, questions.prompts)) == [5, 6]
     assert questions.too_long == 1
+    with refused("no prompt fits: the shortest of 3 has 5 tokens, .* context of 8 less .*max_new_tokens=4 leaves 4"):
+        tokenize_prompts(problems, Prompter("{question}"), stub_policy(context=8), 4)
